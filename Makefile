@@ -1,0 +1,41 @@
+# One verb for each thing people and CI do. `make` alone lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo test check bench build clean
+help:
+	@echo "make setup | demo | test | check | bench | build | clean"
+
+setup: $(STAMP)
+
+# PyTorch goes first, by its pinned version, so that nothing after it can change the build.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "selfsched needs Python 3.11 or newer; try make PYTHON=python3.12")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,dev]'
+	@touch $@
+
+demo: setup
+	$(BIN)/selfsched demo
+
+test: setup
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -m 'not slow'
+
+bench: setup
+	$(BIN)/python -m bench
+
+build: setup
+	$(BIN)/python -m pip install --quiet build
+	$(BIN)/python -m build
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

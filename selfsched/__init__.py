@@ -1,0 +1,30 @@
+"""Self-aware PyTorch Lightning jobs that share GPU servers fairly.
+
+Importing this package stays light: the broker and the Jupyter server import it
+without torch. The public names load what they need when first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from selfsched.callback import SelfScheduler as SelfScheduler
+    from selfsched.elastic.trainer import Trainer as Trainer
+    from selfsched.errors import Yielded as Yielded
+
+_LAZY = {
+    "SelfScheduler": "selfsched.callback",
+    "Trainer": "selfsched.elastic.trainer",
+    "Yielded": "selfsched.errors",
+}
+__all__ = ["SelfScheduler", "Trainer", "Yielded", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,302 @@
+"""The contract between the supervisor and its ranks, for one segment.
+
+A *segment* is a stretch of a job on one fixed set of devices. The supervisor writes a
+`SegmentSpec` to a file in the run's directory and starts one process per device with the
+usual `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `NODE_RANK`, `MASTER_ADDR`, `MASTER_PORT`, and
+`_SELFSCHED_SEGMENT` = the path of that file. From there on
+
+- **up** (rank -> supervisor) go events, one JSON object a line, over a Unix stream socket
+  at `SegmentSpec.events_socket`: a socket path survives any command in between
+  (`bash -c`, `uv run`), an inherited descriptor would not. Its end of file is also how
+  the supervisor notices a death that nobody reported.
+- **down** (supervisor -> ranks) goes nothing but a *control block*: a small memory-mapped
+  file that the supervisor writes and every rank reads at each step in well under a
+  microsecond, with no system call. Instants in it are CLOCK_BOOTTIME seconds, which all
+  processes of one machine share and which goes on during suspend.
+
+The ranks still agree among themselves at which step they leave (see `hooks`): the block
+only says that, why, and until when.
+
+This module imports neither torch nor Lightning.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+SEGMENT_VARIABLE = "_SELFSCHED_SEGMENT"
+
+
+def boottime() -> float:
+    """Seconds since boot, suspend included (monotonic where there is no CLOCK_BOOTTIME)."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+class SegmentSpec(_Frozen):
+    """What a rank must know to take its part in a segment. One file for all ranks."""
+
+    run_directory: Path
+    """The run's own directory, 0700, same uid: checkpoints, sockets, logs."""
+    ordinal: int = Field(ge=0)
+    """Number of this segment within the run, from 0."""
+    world_size: int = Field(ge=1)
+    job_seed: int = 0
+    """Seed of the job: data order and, with step and rank, the noise of each segment."""
+    min_devices: int = Field(default=1, ge=1)
+    max_devices: int = Field(default=1, ge=1)
+    batch_devices: int | None = None
+    """Devices the global batch refers to; None: those the script names, else 1."""
+    validation: Literal["whole", "sharded"] = "whole"
+    cut_at: tuple[int, int] | None = None
+    """(fit ordinal from 1, global step): leave by the plan there, with no order needed."""
+    threads: int = Field(default=1, ge=1)
+    """CPU threads for each rank."""
+    accelerator: Literal["cpu", "gpu"] = "cpu"
+    events_socket: Path
+    control_block: Path
+    resume: bool = False
+    """Whether a checkpoint of an earlier segment may exist in `run_directory`."""
+
+    def write(self, path: Path) -> None:
+        """Write the spec for its ranks, private to the user."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(self.model_dump_json())
+
+    @classmethod
+    def from_environment(cls, environment: dict[str, str] | None = None) -> SegmentSpec | None:
+        """The spec of this process, or None when no launcher started it."""
+        path = (os.environ if environment is None else environment).get(SEGMENT_VARIABLE)
+        return cls.model_validate_json(Path(path).read_text()) if path else None
+
+
+class Order(IntEnum):
+    """What the supervisor wants of the ranks."""
+
+    GO_ON = 0
+    YIELD = 1
+    """Checkpoint at the next breakable step, then leave (exit code 75)."""
+    STOP = 2
+    """The same, ordered by the user: the run ends there."""
+
+
+class ControlBlock:
+    """The supervisor's standing word to its ranks: an order and two instants.
+
+    One writer, many readers, no lock: the order is written last, a torn read of an
+    instant can only be seen before its order is. Instants are CLOCK_BOOTTIME seconds.
+    """
+
+    _FORMAT = struct.Struct("<qdd")
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        flags = os.O_RDWR | (os.O_CREAT if create else 0)
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            if create:
+                os.ftruncate(descriptor, self._FORMAT.size)
+            self._map = mmap.mmap(descriptor, self._FORMAT.size)
+        finally:
+            os.close(descriptor)
+        if create:
+            self._FORMAT.pack_into(self._map, 0, Order.GO_ON, float("inf"), float("inf"))
+
+    def order(self, order: Order, *, leave_by: float = float("inf")) -> None:
+        """Order the ranks to leave; `leave_by` is the instant at which they must be gone."""
+        struct.pack_into("<d", self._map, 8, leave_by)
+        struct.pack_into("<q", self._map, 0, order)
+
+    def extend(self, lease_ends_at: float) -> None:
+        """Say until when the devices may be used at all, renewed with each report."""
+        struct.pack_into("<d", self._map, 16, lease_ends_at)
+
+    def read(self) -> tuple[Order, float, float]:
+        """(order, leave_by, lease_ends_at)."""
+        order, leave_by, lease_ends_at = self._FORMAT.unpack_from(self._map, 0)
+        return Order(order), leave_by, lease_ends_at
+
+    def close(self) -> None:
+        self._map.close()
+
+
+# --- events, rank -> supervisor ---------------------------------------------------------
+
+
+class StepTiming(_Frozen):
+    """One optimiser step (all its accumulation passes) as one rank saw it. Seconds."""
+
+    step: int
+    """Global step after it."""
+    seconds: float
+    """From the first batch's start to the last batch's end, data waits between excluded."""
+    data_seconds: float = 0.0
+    forward_seconds: float | None = None
+    backward_seconds: float | None = None
+    optimiser_seconds: float | None = None
+    communication_seconds: float | None = None
+    """Exposed communication; None where it was not sampled in this step."""
+    local_samples: int = 0
+    """Samples this rank processed in the step."""
+    passes: int = 1
+    """Accumulation passes."""
+    warm_up: bool = False
+    """Among the first steps of a segment: not representative."""
+
+
+class RankStarted(_Frozen):
+    kind: Literal["rank_started"] = "rank_started"
+    rank: int
+    pid: int
+
+
+class FitStarted(_Frozen):
+    """A `fit` begins or goes on. From rank 0, before the first step."""
+
+    kind: Literal["fit_started"] = "fit_started"
+    fit: int
+    """Ordinal of this `fit` within the script, from 1."""
+    package: str
+    global_batch: int | None
+    reference_devices: int | None
+    step: int
+    """Global step it goes on from."""
+    planned_steps: int | None
+    """Optimiser steps of the whole fit; None: no limit is known."""
+    batches_per_epoch: int | None = None
+    steps_per_epoch: int | None = None
+    max_epochs: int | None = None
+    max_seconds: float | None = None
+    elapsed_seconds: float = 0.0
+    """Against `max_seconds`: training time of earlier segments."""
+    validations: int | None = None
+    """Validations still to come until the planned end; None: unknown."""
+    early_stopping: bool = False
+    allowed_devices: tuple[int, ...] = (1,)
+    """Device counts on which the global batch stays the same."""
+    resume: Literal["elastic", "same_size", "never"] = "elastic"
+    gradient_bytes: int = 0
+    at: float = 0.0
+    """CLOCK_BOOTTIME."""
+
+
+class StepsTimed(_Frozen):
+    """A batch of steps of rank 0, and what was dropped because the queue was full."""
+
+    kind: Literal["steps_timed"] = "steps_timed"
+    timings: tuple[StepTiming, ...]
+    dropped: int = 0
+
+
+class StretchTimed(_Frozen):
+    """A stretch that is no step."""
+
+    kind: Literal["stretch_timed"] = "stretch_timed"
+    stretch: Literal["validation", "checkpoint_save", "checkpoint_load", "start", "warm_up"]
+    seconds: float
+    step: int
+    size_bytes: int | None = None
+
+
+class Progressed(_Frozen):
+    """Where the run stands; at most a few a second, and at each end of an epoch."""
+
+    kind: Literal["progressed"] = "progressed"
+    fit: int
+    step: int
+    epoch: int
+    samples: int
+    """Samples seen in this fit over all ranks and segments."""
+    metrics: dict[str, float] = {}
+    """Newest logged scalars (loss, validation metrics)."""
+    peak_bytes: int | None = None
+    at: float = 0.0
+
+
+class CheckpointSaved(_Frozen):
+    """A restart checkpoint is complete on disk."""
+
+    kind: Literal["checkpoint_saved"] = "checkpoint_saved"
+    fit: int
+    step: int
+    path: Path
+    size_bytes: int
+    seconds: float
+
+
+class Left(_Frozen):
+    """This rank leaves its fit after a checkpoint, by order, plan or deadline."""
+
+    kind: Literal["left"] = "left"
+    rank: int
+    step: int
+    reason: Literal["ordered", "planned", "deadline", "stopped"]
+
+
+class FitFinished(_Frozen):
+    """A `fit` came to its own end. From rank 0."""
+
+    kind: Literal["fit_finished"] = "fit_finished"
+    fit: int
+    step: int
+    epoch: int
+    metrics: dict[str, float]
+    best_model_path: str = ""
+    final_path: Path | None = None
+
+
+class Warned(_Frozen):
+    """Said once: something is degraded. `code` names the row of the support table."""
+
+    kind: Literal["warned"] = "warned"
+    code: str
+    message: str
+
+
+class RankRefused(_Frozen):
+    """The training cannot be run the way it was asked for; nothing was trained."""
+
+    kind: Literal["rank_refused"] = "rank_refused"
+    rank: int
+    message: str
+
+
+class RankRaised(_Frozen):
+    """The user's code raised."""
+
+    kind: Literal["rank_raised"] = "rank_raised"
+    rank: int
+    type: str
+    message: str
+    traceback: str
+    out_of_memory: bool = False
+
+
+Event = Annotated[
+    RankStarted | FitStarted | StepsTimed | StretchTimed | Progressed | CheckpointSaved | Left
+    | FitFinished | Warned | RankRefused | RankRaised,
+    Field(discriminator="kind"),
+]
+_EVENT: TypeAdapter[Any] = TypeAdapter(Event)
+
+
+def event_from_line(line: bytes | str) -> Any:
+    """Parse one line of the events socket. Raises pydantic.ValidationError on nonsense."""
+    return _EVENT.validate_json(line)
+
+
+def event_to_line(event: _Frozen) -> bytes:
+    """One event as a line of JSON, newline included."""
+    return event.model_dump_json().encode() + b"\n"
