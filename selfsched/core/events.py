@@ -1,0 +1,184 @@
+"""Events: what a rank tells its supervisor, one JSON object a line.
+
+They are the job's raw knowledge of itself; `job_model` turns them into a model, a forecast
+and a bid. Instants in them are CLOCK_BOOTTIME seconds of the machine.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+
+class StepTiming(_Frozen):
+    """One optimiser step (all its accumulation passes) as one rank saw it. Seconds."""
+
+    step: int
+    """Global step after it."""
+    seconds: float
+    """From the first batch's start to the last batch's end, data waits between excluded."""
+    data_seconds: float = 0.0
+    forward_seconds: float | None = None
+    backward_seconds: float | None = None
+    optimiser_seconds: float | None = None
+    communication_seconds: float | None = None
+    """Exposed communication; None where it was not sampled in this step."""
+    local_samples: int = 0
+    """Samples this rank processed in the step."""
+    passes: int = 1
+    """Accumulation passes."""
+    warm_up: bool = False
+    """Among the first steps of a segment: not representative."""
+
+
+class RankStarted(_Frozen):
+    kind: Literal["rank_started"] = "rank_started"
+    rank: int
+    pid: int
+
+
+class FitStarted(_Frozen):
+    """A `fit` begins or goes on. From rank 0, before the first step."""
+
+    kind: Literal["fit_started"] = "fit_started"
+    fit: int
+    """Ordinal of this `fit` within the script, from 1."""
+    package: str
+    global_batch: int | None
+    reference_devices: int | None
+    step: int
+    """Global step it goes on from."""
+    planned_steps: int | None
+    """Optimiser steps of the whole fit; None: no limit is known."""
+    batches_per_epoch: int | None = None
+    steps_per_epoch: int | None = None
+    max_epochs: int | None = None
+    max_seconds: float | None = None
+    elapsed_seconds: float = 0.0
+    """Against `max_seconds`: training time of earlier segments."""
+    validations: int | None = None
+    """Validations still to come until the planned end; None: unknown."""
+    early_stopping: bool = False
+    allowed_devices: tuple[int, ...] = (1,)
+    """Device counts on which the global batch stays the same."""
+    resume: Literal["elastic", "same_size", "never"] = "elastic"
+    gradient_bytes: int = 0
+    at: float = 0.0
+    """CLOCK_BOOTTIME."""
+
+
+class StepsTimed(_Frozen):
+    """A batch of steps of rank 0, and what was dropped because the queue was full."""
+
+    kind: Literal["steps_timed"] = "steps_timed"
+    timings: tuple[StepTiming, ...]
+    dropped: int = 0
+
+
+class StretchTimed(_Frozen):
+    """A stretch that is no step."""
+
+    kind: Literal["stretch_timed"] = "stretch_timed"
+    stretch: Literal["validation", "checkpoint_save", "checkpoint_load", "start", "warm_up"]
+    seconds: float
+    step: int
+    size_bytes: int | None = None
+
+
+class Progressed(_Frozen):
+    """Where the run stands; at most a few a second, and at each end of an epoch."""
+
+    kind: Literal["progressed"] = "progressed"
+    fit: int
+    step: int
+    epoch: int
+    samples: int
+    """Samples seen in this fit over all ranks and segments."""
+    metrics: dict[str, float] = {}
+    """Newest logged scalars (loss, validation metrics)."""
+    peak_bytes: int | None = None
+    at: float = 0.0
+
+
+class CheckpointSaved(_Frozen):
+    """A restart checkpoint is complete on disk."""
+
+    kind: Literal["checkpoint_saved"] = "checkpoint_saved"
+    fit: int
+    step: int
+    path: Path
+    size_bytes: int
+    seconds: float
+
+
+class Left(_Frozen):
+    """This rank leaves its fit after a checkpoint, by order, plan or deadline."""
+
+    kind: Literal["left"] = "left"
+    rank: int
+    step: int
+    reason: Literal["ordered", "planned", "deadline", "stopped"]
+
+
+class FitFinished(_Frozen):
+    """A `fit` came to its own end. From rank 0."""
+
+    kind: Literal["fit_finished"] = "fit_finished"
+    fit: int
+    step: int
+    epoch: int
+    metrics: dict[str, float]
+    best_model_path: str = ""
+    final_path: Path | None = None
+
+
+class Warned(_Frozen):
+    """Said once: something is degraded. `code` names the row of the support table."""
+
+    kind: Literal["warned"] = "warned"
+    code: str
+    message: str
+
+
+class RankRefused(_Frozen):
+    """The training cannot be run the way it was asked for; nothing was trained."""
+
+    kind: Literal["rank_refused"] = "rank_refused"
+    rank: int
+    message: str
+
+
+class RankRaised(_Frozen):
+    """The user's code raised."""
+
+    kind: Literal["rank_raised"] = "rank_raised"
+    rank: int
+    type: str
+    message: str
+    traceback: str
+    out_of_memory: bool = False
+
+
+Event = Annotated[
+    RankStarted | FitStarted | StepsTimed | StretchTimed | Progressed | CheckpointSaved | Left
+    | FitFinished | Warned | RankRefused | RankRaised,
+    Field(discriminator="kind"),
+]
+_EVENT: TypeAdapter[Any] = TypeAdapter(Event)
+
+
+def event_from_line(line: bytes | str) -> Any:
+    """Parse one line of the events socket. Raises pydantic.ValidationError on nonsense."""
+    return _EVENT.validate_json(line)
+
+
+def event_to_line(event: _Frozen) -> bytes:
+    """One event as a line of JSON, newline included."""
+    return event.model_dump_json().encode() + b"\n"
