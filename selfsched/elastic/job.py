@@ -1,0 +1,65 @@
+"""What a run is, as its client writes it down for the supervisor: `job.json`.
+
+This module imports neither torch nor Lightning.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+FILE_NAME = "job.json"
+
+
+class JobDescription(BaseModel):
+    """One run: what to train, on how many devices, and who decides on which."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run_directory: Path
+    """The run's own directory, 0700: checkpoints, sockets, logs, and the payload if any."""
+    name: str | None = None
+    """The same name is the same job when it is started again; None: a new job each time."""
+    program: Literal["command", "payload"]
+    """`selfsched run -- command`, or the pickled `payload.pkl` of `selfsched.Trainer`."""
+    command: tuple[str, ...] = ()
+    package: Literal["lightning.pytorch", "pytorch_lightning"] = "lightning.pytorch"
+    """What the zygote imports beforehand; for a payload also what its ranks train with."""
+    working_directory: Path
+    import_path: tuple[str, ...] = ()
+    """`sys.path` of the caller; for payloads only."""
+
+    min_devices: int = Field(default=1, ge=1)
+    max_devices: int = Field(default=1, ge=1)
+    batch_devices: int | None = Field(default=None, ge=1)
+    validation: Literal["whole", "sharded"] = "whole"
+    job_seed: int = 0
+    plan: str | None = None
+    """A fixed list of allocations (`2@0,1@7`) that stands in for a broker."""
+    broker: str | None = None
+    """Address of the broker; None: as `selfsched.settings` finds one."""
+    without_broker: bool = False
+    """Run on `max_devices` of this machine, unarbitrated."""
+
+    fixed: bool = False
+    """Any program at all, run once on fixed devices, never cut (`resume: never`)."""
+    stated_seconds: float | None = Field(default=None, gt=0)
+    """For `fixed`: how long the program says it needs."""
+    wait_seconds: float | None = Field(default=None, ge=0)
+    """How long to wait for the first devices; None: as long as it takes."""
+    priority: float = Field(default=1.0, gt=0)
+
+    def write(self) -> None:
+        """Write it into the run's directory, private to the user."""
+        path = self.run_directory / FILE_NAME
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(self.model_dump_json())
+
+    @classmethod
+    def read(cls, run_directory: Path) -> JobDescription:
+        """The description that a client wrote into the run's directory."""
+        return cls.model_validate_json((run_directory / FILE_NAME).read_text())
