@@ -25,6 +25,9 @@ class StepTiming(_Frozen):
     seconds: float
     """From the first batch's start to the last batch's end, data waits between excluded."""
     data_seconds: float = 0.0
+    cycle_seconds: float | None = None
+    """From the last step's end to this one's, data waits, logging and callbacks included,
+    validations, checkpoints and ends of epochs taken out; None: not measured."""
     forward_seconds: float | None = None
     backward_seconds: float | None = None
     optimiser_seconds: float | None = None
@@ -86,7 +89,7 @@ class StretchTimed(_Frozen):
     """A stretch that is no step."""
 
     kind: Literal["stretch_timed"] = "stretch_timed"
-    stretch: Literal["validation", "checkpoint_save", "checkpoint_load", "start", "warm_up"]
+    stretch: Literal["validation", "checkpoint_save", "checkpoint_load", "start", "warm_up", "epoch_end"]
     seconds: float
     step: int
     size_bytes: int | None = None
