@@ -1,0 +1,184 @@
+"""From forecast and restart cost to the standing bid, and the reasons in words.
+
+The bid says in time what each placement would bring: the broker turns times into value and
+drops what does not pay for its move. A job that has not measured anything says so with
+empty rows and gets a visit; it claims nothing without evidence.
+
+A restart costs what it cost before: save where there is something to save, start (with
+loading), and the excess of the warm-up steps; until the first was seen, figures of ordinary
+servers with the weight of one restart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from selfsched.core.forecast import Remaining
+from selfsched.core.measurement import Spans
+from selfsched.core.performance import StepTime
+from selfsched.protocol import BidRow, Placement, StandingBid
+
+PRIOR_START_SECONDS = 2.5
+"""Cold start of the ranks of a small job: two imports and a process group."""
+PRIOR_SAVE_SECONDS = 0.1
+DISK_BYTES_PER_SECOND = 2e8
+"""Writing or reading a checkpoint of Adam's three copies through pickle."""
+PRIOR_WARM_UP_SECONDS = 0.3
+RESTART_SIGMA = 0.4
+UNKNOWN_END_SECONDS = 14_400.0
+"""What stands in for the remaining time of a run without any limit, on its reference count."""
+
+
+@dataclass
+class RestartCost:
+    """What moving to other devices costs, in parts, learned from each restart."""
+
+    start: Spans = field(default_factory=Spans)
+    """From the order to start to the end of the first step, loading included."""
+    save: Spans = field(default_factory=Spans)
+    warm_up: Spans = field(default_factory=Spans)
+    """Time of the warm-up steps beyond what they would take warmed up."""
+    checkpoint_bytes: int = 0
+
+    def parts(self, gradient_bytes: int) -> dict[str, float]:
+        """Expected seconds of each part."""
+        size = self.checkpoint_bytes or 3 * gradient_bytes
+        move = size / DISK_BYTES_PER_SECOND
+        return {
+            "save": self.save.mean(prior_seconds=PRIOR_SAVE_SECONDS + move, prior_count=0.5),
+            "start": self.start.mean(prior_seconds=PRIOR_START_SECONDS + move, prior_count=0.5),
+            "warm_up": self.warm_up.mean(prior_seconds=PRIOR_WARM_UP_SECONDS, prior_count=0.5),
+        }
+
+    def seconds(self, *, from_devices: int, to_devices: int, gradient_bytes: int) -> float:
+        """Cost of a move; 0 for staying."""
+        if from_devices == to_devices:
+            return 0.0
+        parts = self.parts(gradient_bytes)
+        return sum(parts.values()) - (parts["save"] if from_devices == 0 else 0.0)
+
+    def to_state(self) -> dict[str, Any]:
+        return {
+            "start": self.start.to_state(),
+            "save": self.save.to_state(),
+            "warm_up": self.warm_up.to_state(),
+            "checkpoint_bytes": self.checkpoint_bytes,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> RestartCost:
+        kinds = {kind: Spans.from_state(state[kind]) for kind in ("start", "save", "warm_up")}
+        return cls(**kinds, checkpoint_bytes=state["checkpoint_bytes"])
+
+
+def standing_bid(
+    counts: Sequence[int],
+    *,
+    remaining: Callable[[int], Remaining | None],
+    restart_seconds: Callable[[int], float],
+    peak_bytes: int | None,
+    end_is_unknown: bool,
+) -> StandingBid:
+    """The table of what each device count would bring.
+
+    Args:
+        counts: allowed device counts, at least one.
+        remaining: time to the end on a count, without the restart; None: not measured yet.
+        restart_seconds: cost of moving to a count.
+        peak_bytes: memory seen on the present devices.
+        end_is_unknown: the limit is an upper bound, or there is none.
+    """
+    rows = []
+    for count in sorted(set(counts))[:256]:
+        left = remaining(count)
+        rows.append(
+            BidRow(
+                placement=Placement(devices=count, nodes=1),
+                remaining_seconds=None if left is None else left.quantile(0.0),
+                sigma_log=0.0 if left is None else min(left.sigma_log, 20.0),
+                restart_seconds=restart_seconds(count),
+                peak_bytes_per_device=peak_bytes,
+            )
+        )
+    return StandingBid(rows=tuple(rows), end_is_unknown=end_is_unknown)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """The model of a run for a reader: parts, points, curve, words."""
+
+    devices: int
+    parts: Mapping[str, float]
+    """Seconds of a step on the present devices, by part."""
+    measured: tuple[StepTime, ...]
+    curve: tuple[StepTime, ...]
+    """Predicted step on each allowed count; the band is `quantile(-z)` to `quantile(z)`."""
+    steps: Mapping[int, int]
+    """Steady steps on each measured count."""
+    restart_parts: Mapping[str, float]
+    words: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values for a report or a picture; the band is 10 to 90 %."""
+        return {
+            "devices": self.devices,
+            "parts": dict(self.parts),
+            "measured": [_point(step) | {"steps": self.steps.get(step.devices, 0)} for step in self.measured],
+            "curve": [_point(step) for step in self.curve],
+            "restart_parts": dict(self.restart_parts),
+            "words": list(self.words),
+        }
+
+
+def _point(step: StepTime) -> dict[str, Any]:
+    return {
+        "devices": step.devices,
+        "seconds": step.seconds,
+        "low_seconds": step.quantile(-1.2815515655446004),
+        "high_seconds": step.quantile(1.2815515655446004),
+        "measured": step.measured,
+    }
+
+
+def duration_words(seconds: float) -> str:
+    """A duration as people say it: `42 s`, `3 min 10 s`, `2 h 05 min`, `3 d 4 h`."""
+    if seconds < 10:
+        return f"{seconds:.2g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 172_800:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+
+
+def saving_words(
+    devices: int, here: Remaining, others: Mapping[int, tuple[Remaining, float]]
+) -> tuple[str, ...]:
+    """What other device counts would bring, in words.
+
+    Args:
+        devices: the present count.
+        here: time to the end as things are.
+        others: for each other count, time to the end there and the restart before it.
+    """
+    words = []
+    for count in sorted(others):
+        left, restart = others[count]
+        saved = here.median_seconds - left.median_seconds - restart
+        sure = math.hypot(here.sigma_log, left.sigma_log)
+        name = f"{count} device" if count == 1 else f"{count} devices"
+        amount = duration_words(abs(saved))
+        doubt = ", with little certainty" if sure > 0.35 else ""
+        if abs(saved) < 0.02 * here.median_seconds:
+            words.append(f"{name} would change nothing{doubt}.")
+        elif saved > 0:
+            words.append(f"{name} would save {amount} of {duration_words(here.median_seconds)}{doubt}.")
+        else:
+            words.append(f"{name} would cost {amount} more{doubt}.")
+    return tuple(words)

@@ -1,0 +1,522 @@
+"""What a job knows of itself: events in; progress, forecast, bid and reasons out.
+
+`JobModel` joins measurement, progress, performance, forecast and bidding. It is pure: `now`
+is passed in (CLOCK_BOOTTIME seconds), nothing is read, nothing happens. It lives where
+segments do not end it: in the supervisor, or in rank 0 when there is none. Its state is
+plain JSON, so that a resubmitted job keeps its knowledge.
+
+A job is able to bid after its first visit: 30 steady steps, or a minute of training. A
+forecast is given earlier, wide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from selfsched.core.bidding import (
+    RESTART_SIGMA,
+    UNKNOWN_END_SECONDS,
+    Explanation,
+    RestartCost,
+    duration_words,
+    saving_words,
+    standing_bid,
+)
+from selfsched.core.events import (
+    CheckpointSaved,
+    FitFinished,
+    FitStarted,
+    Progressed,
+    StepsTimed,
+    StepTiming,
+    StretchTimed,
+)
+from selfsched.core.forecast import ForecastLog, LoggedForecast, Remaining, remaining_time, step_cost
+from selfsched.core.measurement import Level, Series, usable_seconds
+from selfsched.core.performance import SeenStep, StepTimeModel, documented_prior
+from selfsched.core.progress import Ledger, Progress, RemainingWork
+from selfsched.protocol import Forecast, HardwarePrior, Placement, StandingBid, StepStatistics
+
+VISIT_STEPS = 30
+VISIT_SECONDS = 60.0
+FORECAST_EVERY_SECONDS = 1.0
+"""Forecasts closer together than this are one entry of the log."""
+STATE_VERSION = 1
+
+
+class JobModel:
+    """One job's model of itself, over all its segments.
+
+    Not thread-safe: one thread drives it.
+
+    Args:
+        hardware: model of the devices; what is learned holds for it.
+        min_devices: smallest and
+        max_devices: largest count the job wants.
+        prior: of the hardware; None: the makers' documented figures.
+        state: what `to_state` gave in an earlier life of this job.
+    """
+
+    def __init__(
+        self,
+        *,
+        hardware: str,
+        min_devices: int,
+        max_devices: int,
+        prior: HardwarePrior | None = None,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.hardware = hardware
+        self.prior = prior or documented_prior(hardware)
+        self.allowed_devices: tuple[int, ...] = tuple(range(min_devices, max_devices + 1))
+        self._range = (min_devices, max_devices)
+        self.log = ForecastLog()
+        self._series: dict[int, Series] = {}
+        self._local_samples: dict[int, int] = {}
+        self._ledger = Ledger()
+        self._restart = RestartCost()
+        self._gradient_bytes = 0
+        self._peak_bytes: int | None = None
+        self._segments = 0
+        self._devices = 0
+        self._started_at: float | None = None
+        self._first_step_at: float | None = None
+        self._first_seen_at: float | None = None
+        self._last_work_at: float | None = None
+        self._warm_up_seconds: list[float] = []
+        self._present = Series()
+        self._model: StepTimeModel | None = None
+        if state is not None:
+            self._restore(state)
+
+    # --- what happens ----------------------------------------------------------------
+
+    def segment_started(self, devices: int, now: float) -> None:
+        """The ranks of a segment on `devices` devices were ordered to start."""
+        if devices < 1:
+            raise ValueError(f"a segment needs at least one device, not {devices}")
+        self._devices = devices
+        self._segments += 1
+        self._started_at, self._first_step_at = now, None
+        self._warm_up_seconds = []
+        self._present = Series()
+        self._first_seen_at = now if self._first_seen_at is None else self._first_seen_at
+        self._last_work_at = now
+
+    def segment_ended(self, now: float) -> None:
+        """The running segment is over, its devices left."""
+        self._close_warm_up()
+        self._ledger.segment_ended(now)
+        self._devices = 0
+        self._started_at = self._first_step_at = None
+
+    def observe(self, event: Any, now: float) -> None:
+        """Take over an event of `core.events`; one that says nothing of speed is ignored."""
+        if isinstance(event, StepsTimed):
+            self._steps_timed(event, now)
+        elif isinstance(event, FitStarted):
+            self._fit_started(event)
+        elif isinstance(event, Progressed):
+            self._progressed(event)
+        elif isinstance(event, StretchTimed):
+            self._stretch_timed(event, now)
+        elif isinstance(event, CheckpointSaved):
+            self._checkpoint_saved(event, now)
+        elif isinstance(event, FitFinished):
+            self._ledger.fit_finished(event)
+
+    # --- what is known ---------------------------------------------------------------
+
+    @property
+    def devices(self) -> int:
+        """Devices of the running segment; 0 when none runs."""
+        return self._devices
+
+    def progress(self, now: float | None = None) -> Progress:
+        """Where the run stands.
+
+        Args:
+            now: for a limit of time; None: as of the last event.
+        """
+        ledger = self._ledger
+        at = now if now is not None else self._last_work_at
+        return Progress(
+            step=ledger.step,
+            planned_steps=ledger.planned_steps,
+            fraction_done=ledger.fraction_done(at if at is not None else 0.0),
+            steady_steps=self._present.steady,
+            epoch=ledger.epoch,
+            end_is_unknown=ledger.end_is_unknown,
+        )
+
+    def forecast(self, devices: int, now: float) -> Forecast | None:
+        """When the job will be done if it stays on, or moves to, `devices` devices.
+
+        Returns:
+            10-50-90 %, seconds from now; None before any evidence, or while no limit of
+            the run is known. A move, or a start, is in it with its cost.
+        """
+        left = self._remaining(devices, now)
+        if left is None:
+            return None
+        forecast = left.forecast()
+        if devices == self._devices:
+            self._keep(forecast, left, devices, now)
+        return forecast
+
+    def standing_bid(self, current: int, now: float) -> StandingBid:
+        """The table of what each allowed device count would bring.
+
+        Args:
+            current: devices the job holds; 0 when it waits.
+            now: CLOCK_BOOTTIME seconds.
+        """
+        counts = set(self.allowed_devices) | ({current} if current else set())
+        able = self._able_to_bid()
+        reference = current or min(counts)
+
+        def remaining(devices: int) -> Remaining | None:
+            return self._remaining_work_time(devices, reference, now) if able else None
+
+        return standing_bid(
+            sorted(counts),
+            remaining=remaining,
+            restart_seconds=lambda devices: self._move_seconds(current, devices),
+            peak_bytes=self._peak_bytes,
+            end_is_unknown=self._ledger.end_is_unknown,
+        )
+
+    def notice_seconds(self) -> float:
+        """How long after an order the job is surely gone with a checkpoint (95 %)."""
+        series = self._series.get(self._devices, self._present)
+        stretches = [series.quantile(0.95) or 0.0]
+        validation = self._ledger.spans.get("validation")
+        if validation is not None:
+            stretches.append(validation.sketch.quantile(0.95) or 0.0)
+        save = self._restart.save.sketch.quantile(0.95) or self._restart.parts(self._gradient_bytes)["save"]
+        return max(stretches) + save
+
+    def idle_seconds(self, now: float) -> float:
+        """Time since the last step, validation or checkpoint (or the segment's start)."""
+        if self._last_work_at is None or self._devices == 0:
+            return 0.0
+        return max(0.0, now - self._last_work_at)
+
+    def step_time(self, devices: int) -> tuple[float, float] | None:
+        """(median seconds, sigma of its logarithm) of a step on `devices` devices."""
+        model = self._step_model()
+        if model is None:
+            return None
+        step = model.at(devices)
+        return step.seconds, step.sigma_log
+
+    def statistics(self) -> tuple[StepStatistics, ...]:
+        """Mergeable statistics of each device count, for the hardware's prior."""
+        return tuple(
+            StepStatistics(
+                hardware=self.hardware,
+                placement=Placement(devices=devices, nodes=1),
+                local_samples=self._local_samples.get(devices, 0),
+                gradient_bytes=self._gradient_bytes,
+                log_step=series.log_step.moments(),
+                log_compute=series.log_compute.moments() if series.log_compute.count else None,
+                log_communication=(
+                    series.log_communication.moments() if series.log_communication.count else None
+                ),
+            )
+            for devices, series in sorted(self._series.items())
+            if series.log_step.count
+        )
+
+    def explanation(self, now: float | None = None) -> Explanation:
+        """The model for a reader: parts of a step, points, curve with band, words."""
+        at = now if now is not None else (self._last_work_at or 0.0)
+        model = self._step_model()
+        devices = self._devices or max(
+            self._series, key=lambda count: self._series[count].steady, default=self._range[0]
+        )
+        counts = sorted(set(self.allowed_devices) | set(self._series))[:256]
+        series = self._series.get(devices, Series())
+        return Explanation(
+            devices=devices,
+            parts=series.part_means(),
+            measured=tuple(model.at(count) for count in sorted(model.seen)) if model else (),
+            curve=model.curve(counts) if model else (),
+            steps={count: seen.steady for count, seen in self._series.items()},
+            restart_parts=self._restart.parts(self._gradient_bytes),
+            words=self._words(devices, at),
+        )
+
+    # --- events ----------------------------------------------------------------------
+
+    def _fit_started(self, event: FitStarted) -> None:
+        self._ledger.fit_started(event)
+        low, high = self._range
+        allowed = tuple(n for n in sorted(set(event.allowed_devices)) if low <= n <= high)
+        if allowed:
+            self.allowed_devices = allowed
+        if event.gradient_bytes > 0:
+            self._gradient_bytes = event.gradient_bytes
+        self._model = None
+
+    def _progressed(self, event: Progressed) -> None:
+        self._ledger.progressed(event)
+        if event.peak_bytes is not None and event.peak_bytes > 0:
+            self._peak_bytes = max(self._peak_bytes or 0, event.peak_bytes)
+
+    def _stretch_timed(self, event: StretchTimed, now: float) -> None:
+        self._ledger.stretch(event)
+        if event.stretch in ("validation", "checkpoint_save"):
+            self._last_work_at = now
+        if event.stretch == "checkpoint_save":
+            self._restart.save.update(event.seconds)
+            if event.size_bytes:
+                self._restart.checkpoint_bytes = event.size_bytes
+
+    def _checkpoint_saved(self, event: CheckpointSaved, now: float) -> None:
+        self._last_work_at = now
+        self._restart.save.update(event.seconds)
+        if event.size_bytes > 0:
+            self._restart.checkpoint_bytes = event.size_bytes
+
+    def _steps_timed(self, event: StepsTimed, now: float) -> None:
+        if not event.timings or self._devices == 0:
+            return
+        series = self._series.setdefault(self._devices, Series())
+        cycles = [_cycle(timing) for timing in event.timings]
+        if self._first_step_at is None:
+            self._first_step(now, sum(cycle for cycle in cycles[1:] if cycle is not None))
+        for timing, cycle in zip(event.timings, cycles, strict=True):
+            self._ledger.stepped(timing.step)
+            if cycle is not None:
+                self._step_timed(series, timing, cycle)
+        self._last_work_at = now
+        self._model = None
+
+    def _step_timed(self, series: Series, timing: StepTiming, cycle: float) -> None:
+        if timing.warm_up:
+            series.warmed_up(cycle)
+            self._warm_up_seconds.append(cycle)
+            return
+        if self._warm_up_seconds and series.steady >= VISIT_STEPS:
+            self._close_warm_up()
+        self._present.steady += 1
+        if not series.update(cycle):
+            return
+        if timing.local_samples > 0:
+            self._local_samples[self._devices] = timing.local_samples
+        _count_parts(series, timing, cycle)
+
+    def _first_step(self, now: float, since: float) -> None:
+        self._first_step_at = now - since
+        if self._started_at is not None:
+            self._restart.start.update(max(0.0, self._first_step_at - self._started_at))
+
+    def _close_warm_up(self) -> None:
+        series = self._series.get(self._devices)
+        level = series.level() if series is not None else None
+        if self._warm_up_seconds and level is not None and level.count:
+            # The first step's own time is in `start` already.
+            excess = sum(max(0.0, cycle - level.seconds) for cycle in self._warm_up_seconds[1:])
+            self._restart.warm_up.update(excess)
+        self._warm_up_seconds = []
+
+    # --- model -----------------------------------------------------------------------
+
+    def _levels(self) -> dict[int, Level]:
+        levels = {devices: series.level() for devices, series in self._series.items()}
+        return {devices: level for devices, level in levels.items() if level is not None}
+
+    def _step_model(self) -> StepTimeModel | None:
+        if self._model is None:
+            levels = self._levels()
+            if not levels:
+                return None
+            self._model = StepTimeModel(
+                [self._seen(devices, level) for devices, level in sorted(levels.items())],
+                prior=self.prior,
+                gradient_bytes=self._gradient_bytes,
+                serial_share=self._serial_share(),
+            )
+        return self._model
+
+    def _seen(self, devices: int, level: Level) -> SeenStep:
+        communication = self._series[devices].part_means().get("communication")
+        return SeenStep(
+            devices=devices,
+            seconds=level.seconds,
+            sigma_log=level.sigma_log,
+            communication_seconds=communication,
+        )
+
+    def _serial_share(self) -> float:
+        fullest = max(self._series.values(), key=lambda series: series.steady)
+        gap = fullest.part_means().get("other", 0.0)
+        return gap / fullest.cycles.mean if fullest.cycles.count else 0.0
+
+    def _able_to_bid(self) -> bool:
+        steady = sum(series.steady for series in self._series.values())
+        seconds = sum(series.steady_seconds for series in self._series.values())
+        warm = sum(series.warm_up.count * series.warm_up.mean for series in self._series.values())
+        return steady >= VISIT_STEPS or (steady + warm > 0 and seconds + warm >= VISIT_SECONDS)
+
+    def _move_seconds(self, current: int, devices: int) -> float:
+        return self._restart.seconds(
+            from_devices=current, to_devices=devices, gradient_bytes=self._gradient_bytes
+        )
+
+    def _remaining(self, devices: int, now: float) -> Remaining | None:
+        if devices != self._devices:
+            move = self._move_seconds(self._devices, devices)
+            return self._time_of(self._ledger.remaining(now), devices, move)
+        restart, elapsed = 0.0, 0.0
+        if self._first_step_at is None and self._started_at is not None:
+            expected = self._move_seconds(0, devices)
+            restart = max(0.0, expected - max(0.0, now - self._started_at))
+        elif self._last_work_at is not None:
+            elapsed = min(max(0.0, now - self._last_work_at), self._longest_usual_silence(devices))
+        return self._time_of(self._ledger.remaining(now), devices, restart, elapsed)
+
+    def _remaining_work_time(self, devices: int, reference: int, now: float) -> Remaining | None:
+        work = self._ledger.remaining(now)
+        if work is not None and not math.isinf(work.steps):
+            return self._time_of(work, devices, 0.0)
+        model = self._step_model()
+        if model is None:
+            return None
+        # No count of steps ends this run: in the time that is left, or stands in for it, other
+        # devices would do the same work sooner.
+        seconds = UNKNOWN_END_SECONDS if work is None or work.cap_seconds is None else work.cap_seconds
+        steps = seconds / max(model.at(reference).seconds, 1e-9)
+        return self._time_of(RemainingWork(steps=steps), devices, 0.0)
+
+    def _time_of(
+        self, work: RemainingWork | None, devices: int, restart_seconds: float, elapsed_seconds: float = 0.0
+    ) -> Remaining | None:
+        model = self._step_model()
+        if work is None or model is None:
+            return None
+        series = self._series.get(devices)
+        watched = sum(seen.steady_seconds for seen in self._series.values())
+        cost = step_cost(model.at(devices), series.level() if series else None, watched)
+        return remaining_time(
+            work, cost, self._ledger.spans, restart_seconds=restart_seconds,
+            restart_sigma_log=RESTART_SIGMA, elapsed_seconds=elapsed_seconds,
+        )  # fmt: skip
+
+    def _longest_usual_silence(self, devices: int) -> float:
+        series = self._series.get(devices)
+        usual = (series.quantile(0.5) or 0.0) if series else 0.0
+        validation = self._ledger.spans.get("validation")
+        return max(usual, validation.running.mean if validation else 0.0)
+
+    def _keep(self, forecast: Forecast, left: Remaining, devices: int, now: float) -> None:
+        last = self.log.entries[-1] if self.log.entries else None
+        if last is not None and now - last.made_at < FORECAST_EVERY_SECONDS:
+            return
+        step = self.step_time(devices)
+        self.log.add(
+            LoggedForecast(
+                made_at=now, devices=devices, segment=self._segments, step=self._ledger.step,
+                fraction_done=self._ledger.fraction_done(now), step_seconds=step[0] if step else 0.0,
+                sigma_log=left.sigma_log, p10_seconds=forecast.p10_seconds,
+                p50_seconds=forecast.p50_seconds, p90_seconds=forecast.p90_seconds,
+            )
+        )  # fmt: skip
+
+    def _words(self, devices: int, now: float) -> tuple[str, ...]:
+        step = self.step_time(devices)
+        if step is None:
+            return ("No step has been measured yet.",)
+        name = "1 device" if devices == 1 else f"{devices} devices"
+        words = [f"A step takes {duration_words(step[0])} on {name}."]
+        here = self._remaining_work_time(devices, devices, now)
+        others = {}
+        for count in self.allowed_devices:
+            left = self._remaining_work_time(count, devices, now)
+            if count != devices and left is not None:
+                others[count] = (left, self._move_seconds(devices, count))
+        if here is not None and here.median_seconds > 0:
+            words += saving_words(devices, here, others)
+        if self._ledger.planned_steps is None and not self._ledger.finished:
+            words.append("The length of an epoch is unknown until one has been seen.")
+        elif self._ledger.early_stopping:
+            words.append("Early stopping may end the run before its limit.")
+        return tuple(words)
+
+    # --- state -----------------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """Everything learned, as plain JSON values; a running segment is not in it."""
+        return {
+            "version": STATE_VERSION,
+            "hardware": self.hardware,
+            "allowed_devices": list(self.allowed_devices),
+            "series": {str(devices): series.to_state() for devices, series in self._series.items()},
+            "local_samples": {str(devices): n for devices, n in self._local_samples.items()},
+            "ledger": self._ledger.to_state(),
+            "restart": self._restart.to_state(),
+            "gradient_bytes": self._gradient_bytes,
+            "peak_bytes": self._peak_bytes,
+            "segments": self._segments,
+            "log": self.log.to_state(),
+        }
+
+    @classmethod
+    def from_state(
+        cls,
+        state: Mapping[str, Any],
+        *,
+        hardware: str,
+        min_devices: int,
+        max_devices: int,
+        prior: HardwarePrior | None = None,
+    ) -> JobModel:
+        """The model of an earlier life of this job; times of other hardware are dropped."""
+        return cls(
+            hardware=hardware, min_devices=min_devices, max_devices=max_devices, prior=prior, state=state
+        )
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        if state.get("version") != STATE_VERSION:
+            return
+        low, high = self._range
+        allowed = tuple(n for n in state["allowed_devices"] if low <= n <= high)
+        self.allowed_devices = allowed or self.allowed_devices
+        self._ledger = Ledger.from_state(state["ledger"])
+        self._restart = RestartCost.from_state(state["restart"])
+        self._gradient_bytes = state["gradient_bytes"]
+        self._peak_bytes = state["peak_bytes"]
+        self._segments = state["segments"]
+        self.log = ForecastLog.from_state(state["log"])
+        if state["hardware"] != self.hardware:
+            return
+        self._series = {int(devices): Series.from_state(s) for devices, s in state["series"].items()}
+        self._local_samples = {int(devices): n for devices, n in state["local_samples"].items()}
+
+
+def _cycle(timing: StepTiming) -> float | None:
+    if timing.cycle_seconds is not None:
+        return usable_seconds(timing.cycle_seconds)
+    data = timing.data_seconds if math.isfinite(timing.data_seconds) else 0.0
+    return usable_seconds(timing.seconds + max(0.0, data))
+
+
+def _count_parts(series: Series, timing: StepTiming, cycle: float) -> None:
+    series.part("data", timing.data_seconds)
+    series.part("forward", timing.forward_seconds)
+    series.part("backward", timing.backward_seconds)
+    series.part("optimiser", timing.optimiser_seconds)
+    series.part("communication", timing.communication_seconds)
+    step = usable_seconds(timing.seconds)
+    if step is None:
+        return
+    data = usable_seconds(timing.data_seconds) or 0.0
+    series.part("other", max(0.0, cycle - step - data))
+    series.log_step.update(math.log(step))
+    communication = usable_seconds(timing.communication_seconds)
+    if communication is not None and communication < step:
+        series.log_communication.update(math.log(communication))
+        series.log_compute.update(math.log(step - communication))

@@ -1,0 +1,414 @@
+"""What was measured: mergeable statistics of bounded memory, with explicit counts.
+
+The cost of a step that a forecast needs is its *cycle*: the time from the end of one
+optimiser step to the end of the next, waits for data, logging and callbacks included,
+validations, checkpoints and the gaps between epochs taken out (they are counted on their
+own, as `Spans`). Many cycles are summed to a finish time, so what counts is their mean, heavy
+tail included, and how well that mean is known. A median would be robust but too early.
+
+Three things would spoil a mean, and each is met by its own rule:
+
+- *Warm-up* (first steps of a segment: allocation, bucket rebuilding, compilation) is kept
+  apart; it belongs to the cost of a restart.
+- *Interruptions*: a process that was stopped for a minute shows one enormous cycle. A cycle
+  far beyond everything seen is put aside. One is an accident; from the third on they are a
+  habit of the job and their time per step belongs to the mean.
+- *Drift*: cycles are summed in blocks of consecutive steps. When the newest blocks differ
+  from the older ones by more than both scatter, the older ones fade (`Series.level`). The
+  scatter between blocks, not between single steps, says how well the mean is known: noise
+  of neighbours is correlated (the method of batch means, e.g. Law, "Simulation Modeling and
+  Analysis", 9.5.3).
+
+Blocks are merged in pairs when there are too many, so that a run of any length takes the
+same memory. Everything can be written to plain JSON and read back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from selfsched.protocol import Moments
+
+SHORTEST_SECONDS = 1e-7
+LONGEST_SECONDS = 1e8
+BIN_RATIO = 1.05
+"""Width of a bin of the sketch: quantiles are right to 2.5 %."""
+MAX_BLOCKS = 64
+FIRST_BLOCK_STEPS = 4
+RAW_STEPS = 8
+"""So many cycles are kept as they are, until a median of them can tell accidents apart."""
+INTERRUPTION_FACTOR = 20.0
+INTERRUPTION_SECONDS = 5.0
+HABIT = 3
+NEW_REGIME = 5
+"""So many interruptions in a row are no interruptions: the job has become that slow."""
+PRIOR_STEP_SIGMA = 0.3
+"""Scatter (log) of single cycles before there are blocks to measure it."""
+
+
+def usable_seconds(seconds: float | None) -> float | None:
+    """A duration that can be counted, clipped to a sane range; None for nonsense.
+
+    Args:
+        seconds: as a clock gave it; NaN, infinite, zero and negative ones are nonsense.
+    """
+    if seconds is None or not math.isfinite(seconds) or seconds <= 0:
+        return None
+    return min(max(seconds, SHORTEST_SECONDS), LONGEST_SECONDS)
+
+
+@dataclass
+class Running:
+    """Count, mean and squared deviations of a stream (Welford); merges exactly."""
+
+    count: int = 0
+    mean: float = 0.0
+    m2: float = 0.0
+
+    def update(self, value: float) -> None:
+        self.count += 1
+        delta = value - self.mean
+        self.mean += delta / self.count
+        self.m2 += delta * (value - self.mean)
+
+    def merge(self, other: Running) -> None:
+        """Add another stream (Chan et al. 1979)."""
+        if other.count == 0:
+            return
+        total = self.count + other.count
+        delta = other.mean - self.mean
+        self.m2 += other.m2 + delta * delta * self.count * other.count / total
+        self.mean += delta * other.count / total
+        self.count = total
+
+    @property
+    def variance(self) -> float | None:
+        """Unbiased variance; None below two values."""
+        return self.m2 / (self.count - 1) if self.count > 1 else None
+
+    def moments(self) -> Moments:
+        return Moments(count=self.count, mean=self.mean, m2=max(0.0, self.m2))
+
+
+@dataclass
+class Sketch:
+    """Quantiles of positive values from logarithmic bins: bounded, exactly mergeable.
+
+    After Masson, Rim, Lee, "DDSketch", VLDB 2019, with the range of values bounded
+    beforehand, so at most some 700 bins.
+    """
+
+    bins: dict[int, int] = field(default_factory=dict)
+    count: int = 0
+
+    def update(self, seconds: float) -> None:
+        index = math.floor(math.log(seconds) / math.log(BIN_RATIO))
+        self.bins[index] = self.bins.get(index, 0) + 1
+        self.count += 1
+
+    def merge(self, other: Sketch) -> None:
+        for index, count in other.bins.items():
+            self.bins[index] = self.bins.get(index, 0) + count
+        self.count += other.count
+
+    def quantile(self, fraction: float) -> float | None:
+        """The value below which `fraction` of all lie; None when there are none."""
+        below = 0
+        for index in sorted(self.bins):
+            below += self.bins[index]
+            if below >= fraction * self.count:
+                return math.exp((index + 0.5) * math.log(BIN_RATIO))
+        return None
+
+
+@dataclass
+class Spans:
+    """Stretches of one kind that are no steps: validations, checkpoints, starts."""
+
+    running: Running = field(default_factory=Running)
+    sketch: Sketch = field(default_factory=Sketch)
+
+    def update(self, seconds: float) -> None:
+        """Count a stretch; a zero one counts as zero, nonsense not at all."""
+        if not math.isfinite(seconds) or seconds < 0:
+            return
+        clipped = min(max(seconds, SHORTEST_SECONDS), LONGEST_SECONDS)
+        self.running.update(clipped)
+        self.sketch.update(clipped)
+
+    @property
+    def count(self) -> int:
+        return self.running.count
+
+    def mean(self, *, prior_seconds: float = 0.0, prior_count: float = 0.0) -> float:
+        """Mean, drawn towards a prior that weighs as much as `prior_count` stretches."""
+        weight = self.running.count + prior_count
+        if weight == 0:
+            return prior_seconds
+        return (self.running.mean * self.running.count + prior_seconds * prior_count) / weight
+
+    def to_state(self) -> dict[str, Any]:
+        return {"running": asdict(self.running), "bins": sorted(self.sketch.bins.items())}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Spans:
+        return cls(running=Running(**state["running"]), sketch=_sketch_from(state["bins"]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """The cost of a step on one device count, as its own measurements have it."""
+
+    count: int
+    """Steady steps it rests on; 0: only warm-up was seen."""
+    seconds: float
+    """Mean cycle, tail and habitual interruptions included."""
+    sigma_log: float
+    """Standard deviation of the logarithm of that mean: how well it is known."""
+    scatter_log: float
+    """Scatter of the mean between blocks: what neighbours and drift do to it."""
+    step_sigma: float
+    """Standard deviation of one cycle around the mean, relative to the mean."""
+    drifted: bool
+    """The newest blocks differ from the older ones, which therefore count little."""
+
+
+@dataclass
+class Series:
+    """All steps of a job on one device count."""
+
+    steady: int = 0
+    steady_seconds: float = 0.0
+    warm_up: Running = field(default_factory=Running)
+    interruptions: int = 0
+    interrupted_seconds: float = 0.0
+    cycles: Running = field(default_factory=Running)
+    sketch: Sketch = field(default_factory=Sketch)
+    blocks: list[tuple[int, float]] = field(default_factory=list)
+    """(steps, mean cycle), oldest first."""
+    block_steps: int = FIRST_BLOCK_STEPS
+    parts: dict[str, Running] = field(default_factory=dict)
+    log_step: Running = field(default_factory=Running)
+    log_compute: Running = field(default_factory=Running)
+    log_communication: Running = field(default_factory=Running)
+    _raw: list[float] = field(default_factory=list)
+    _open: tuple[int, float] = (0, 0.0)
+    _in_a_row: list[float] = field(default_factory=list)
+
+    def warmed_up(self, cycle_seconds: float) -> None:
+        """Count a step of the warm-up."""
+        self.warm_up.update(cycle_seconds)
+
+    def update(self, cycle_seconds: float) -> bool:
+        """Count a steady step.
+
+        Args:
+            cycle_seconds: usable seconds from the last step's end to this one's.
+
+        Returns:
+            False when the cycle was put aside as an interruption.
+        """
+        if self.sketch.count < RAW_STEPS:
+            self._raw.append(cycle_seconds)
+            self.steady += 1
+            if len(self._raw) >= RAW_STEPS:
+                self._sort_raw()
+            return True
+        if self._is_interruption(cycle_seconds):
+            self._interrupt(cycle_seconds)
+            return False
+        self._in_a_row.clear()
+        self._count(cycle_seconds)
+        self.steady += 1
+        return True
+
+    def part(self, name: str, seconds: float | None) -> None:
+        """Count a part of a step (`data`, `forward`, ...); None was not measured."""
+        if seconds is not None and math.isfinite(seconds) and seconds >= 0:
+            self.parts.setdefault(name, Running()).update(min(seconds, LONGEST_SECONDS))
+
+    def level(self) -> Level | None:
+        """Mean cost of a step and how well it is known; None before the first step."""
+        if self.sketch.count < RAW_STEPS:
+            return self._early_level()
+        steps, means = self._block_arrays()
+        drifted = _has_drifted(steps, means)
+        ages = np.cumsum(steps[::-1])[::-1] - steps
+        half_life = (0.1 if drifted else 0.5) * float(steps.sum())
+        weights = steps * np.exp2(-ages / half_life)
+        mean = float(np.average(means, weights=weights))
+        effective = float(weights.sum() ** 2 / (weights**2).sum())
+        relative = (means / mean - 1.0) ** 2
+        scatter = math.sqrt(float(np.average(relative, weights=weights)))
+        deviation = math.sqrt(self.cycles.variance or 0.0) / max(self.cycles.mean, SHORTEST_SECONDS)
+        few = (0.5 * PRIOR_STEP_SIGMA) ** 2 / self.steady  # what few blocks may not have shown
+        sigma = math.sqrt(scatter**2 / max(1.0, effective - 1.0) + few)
+        return Level(
+            count=self.steady,
+            seconds=mean + self._habit_seconds(),
+            sigma_log=min(sigma, 3.0),
+            scatter_log=min(scatter, 3.0),
+            step_sigma=min(deviation, 30.0),
+            drifted=drifted,
+        )
+
+    def quantile(self, fraction: float) -> float | None:
+        """Quantile of the cycles; None before the first step."""
+        if self.sketch.count:
+            return self.sketch.quantile(fraction)
+        seen = self._raw or ([self.warm_up.mean] if self.warm_up.count else [])
+        return float(np.quantile(seen, fraction)) if seen else None
+
+    def part_means(self) -> dict[str, float]:
+        """Mean seconds of each measured part."""
+        return {name: part.mean for name, part in self.parts.items() if part.count}
+
+    # --- inside ----------------------------------------------------------------------
+
+    def _early_level(self) -> Level | None:
+        if self._raw:
+            seconds = float(np.median(self._raw))
+            sigma = PRIOR_STEP_SIGMA / math.sqrt(len(self._raw)) + 0.1
+        elif self.warm_up.count:
+            # Warm-up steps are slower than what comes: by a factor nobody knows.
+            seconds, sigma = 0.7 * self.warm_up.mean, 0.8
+        else:
+            return None
+        return Level(
+            count=len(self._raw), seconds=seconds, sigma_log=sigma, scatter_log=sigma,
+            step_sigma=PRIOR_STEP_SIGMA, drifted=False,
+        )  # fmt: skip
+
+    def _is_interruption(self, cycle_seconds: float) -> bool:
+        if cycle_seconds < INTERRUPTION_SECONDS:
+            return False
+        usual = self.sketch.quantile(0.5) or cycle_seconds
+        return cycle_seconds > max(INTERRUPTION_FACTOR * usual, usual + INTERRUPTION_SECONDS)
+
+    def _interrupt(self, cycle_seconds: float) -> None:
+        self.interruptions += 1
+        self.interrupted_seconds += cycle_seconds
+        self._in_a_row.append(cycle_seconds)
+        if len(self._in_a_row) < NEW_REGIME:
+            return
+        slow = list(self._in_a_row)
+        self.interruptions -= len(slow)
+        self.interrupted_seconds -= sum(slow)
+        self.blocks.clear()
+        self.cycles, self.sketch, self._open = Running(), Sketch(), (0, 0.0)
+        self.block_steps = FIRST_BLOCK_STEPS
+        self._in_a_row.clear()
+        self.steady += len(slow)
+        for seconds in slow * 2:  # twice, so that the sketch can tell accidents apart again
+            self._count(seconds)
+
+    def _sort_raw(self) -> None:
+        raw, self._raw = self._raw, []
+        usual = float(np.median(raw))
+        limit = max(INTERRUPTION_FACTOR * usual, usual + INTERRUPTION_SECONDS)
+        for seconds in raw:
+            if seconds > limit:
+                self.interruptions += 1
+                self.interrupted_seconds += seconds
+                seconds = usual
+            self._count(seconds)
+
+    def _count(self, seconds: float) -> None:
+        self.steady_seconds += seconds
+        self.cycles.update(seconds)
+        self.sketch.update(seconds)
+        steps, total = self._open
+        steps, total = steps + 1, total + seconds
+        if steps >= self.block_steps:
+            self.blocks.append((steps, total / steps))
+            steps, total = 0, 0.0
+            if len(self.blocks) >= MAX_BLOCKS:
+                self._merge_blocks()
+        self._open = (steps, total)
+
+    def _merge_blocks(self) -> None:
+        pairs = zip(self.blocks[::2], self.blocks[1::2], strict=True)
+        self.blocks = [(a + b, (a * x + b * y) / (a + b)) for (a, x), (b, y) in pairs]
+        self.block_steps *= 2
+
+    def _block_arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        blocks = list(self.blocks)
+        steps, total = self._open
+        if steps >= max(1, self.block_steps // 2) or not blocks:
+            blocks.append((steps, total / steps))
+        array = np.asarray(blocks, dtype=float)
+        return array[:, 0], array[:, 1]
+
+    def _habit_seconds(self) -> float:
+        if self.interruptions < HABIT:
+            return 0.0
+        return self.interrupted_seconds / (self.steady + self.interruptions)
+
+    # --- state -----------------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """Plain JSON values; `from_state` gives an equal series back."""
+        return {
+            "steady": self.steady,
+            "steady_seconds": self.steady_seconds,
+            "warm_up": asdict(self.warm_up),
+            "interruptions": self.interruptions,
+            "interrupted_seconds": self.interrupted_seconds,
+            "cycles": asdict(self.cycles),
+            "bins": sorted(self.sketch.bins.items()),
+            "blocks": [list(block) for block in self.blocks],
+            "block_steps": self.block_steps,
+            "open": list(self._open),
+            "raw": list(self._raw),
+            "in_a_row": list(self._in_a_row),
+            "parts": {name: asdict(part) for name, part in self.parts.items()},
+            "logs": [asdict(x) for x in (self.log_step, self.log_compute, self.log_communication)],
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Series:
+        step, compute, communication = (Running(**logs) for logs in state["logs"])
+        return cls(
+            steady=state["steady"],
+            steady_seconds=state["steady_seconds"],
+            warm_up=Running(**state["warm_up"]),
+            interruptions=state["interruptions"],
+            interrupted_seconds=state["interrupted_seconds"],
+            cycles=Running(**state["cycles"]),
+            sketch=_sketch_from(state["bins"]),
+            blocks=[(steps, mean) for steps, mean in state["blocks"]],
+            block_steps=state["block_steps"],
+            parts={name: Running(**part) for name, part in state["parts"].items()},
+            log_step=step,
+            log_compute=compute,
+            log_communication=communication,
+            _raw=list(state["raw"]),
+            _open=(state["open"][0], state["open"][1]),
+            _in_a_row=list(state["in_a_row"]),
+        )
+
+
+def _sketch_from(bins: Iterable[tuple[int, int]]) -> Sketch:
+    counts = {int(index): int(count) for index, count in bins}
+    return Sketch(bins=counts, count=sum(counts.values()))
+
+
+def _has_drifted(steps: np.ndarray, means: np.ndarray) -> bool:
+    """Whether the newest blocks lie off the older ones by more than chance and 5 %."""
+    recent = max(3, len(means) // 6)
+    if len(means) < 3 * recent:
+        return False
+    old, new = np.log(means[:-recent]), np.log(means[-recent:])
+    difference = abs(float(np.median(new) - np.median(old)))
+    spread = max(_spread(old), _spread(new))
+    return difference > 0.05 and difference > 4.0 * spread / math.sqrt(recent)
+
+
+def _spread(values: np.ndarray) -> float:
+    """Robust standard deviation: 1.4826 times the median absolute deviation."""
+    return 1.4826 * float(np.median(np.abs(values - np.median(values))))

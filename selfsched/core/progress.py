@@ -1,0 +1,242 @@
+"""Work done and work remaining, counted towards the limit that will end the run.
+
+A fit ends at the first of `max_steps`, `max_epochs` and `max_time`. The first two are steps
+as soon as an epoch's length is known; where the loader has no length it is said as unknown
+until one epoch has been seen, and counted from then on. A limit of time caps what remains
+whatever the steps cost. What is not a step is work too: validations and checkpoints still
+to come, and the gap at each epoch's end, with the times they took so far.
+
+Early stopping and targets can end a run before its limit: the limit is still what is
+counted, and `end_is_unknown` says that it is an upper bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from selfsched.core.events import FitFinished, FitStarted, Progressed, StretchTimed
+from selfsched.core.measurement import Spans
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Where a run stands."""
+
+    step: int
+    planned_steps: int | None
+    """Optimiser steps until the limit that counts steps; None: no such limit is known."""
+    fraction_done: float
+    """0 to 1, towards the limit that will end the run first; 0 when none is known."""
+    steady_steps: int
+    """Steps measured on the present devices after warm-up."""
+    epoch: int
+    end_is_unknown: bool
+    """The run may end before its limit, or has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemainingWork:
+    """What is left of a fit. Counts need not be whole: they are expectations."""
+
+    steps: float
+    validations: float = 0.0
+    checkpoints: float = 0.0
+    epoch_ends: float = 0.0
+    cap_seconds: float | None = None
+    """Time left of `max_time`."""
+
+
+@dataclass
+class Ledger:
+    """Progress of the present fit over all its segments."""
+
+    fit: int = 0
+    first_step: int = 0
+    step: int = 0
+    epoch: int = 0
+    samples: int = 0
+    finished: bool = False
+    stated_steps: int | None = None
+    max_epochs: int | None = None
+    steps_per_epoch: float | None = None
+    epoch_length_learned: bool = False
+    max_seconds: float | None = None
+    elapsed_seconds: float = 0.0
+    clock_from: float | None = None
+    """When the running segment's training began; None: no segment runs."""
+    validations_stated: int | None = None
+    early_stopping: bool = False
+    validations_seen: int = 0
+    checkpoints_seen: int = 0
+    epoch_ends_seen: int = 0
+    watched_steps: int = 0
+    """Steps during which validations and checkpoints were counted."""
+    spans: dict[str, Spans] = field(default_factory=dict)
+    _epoch_from: tuple[int, int] | None = None
+    """(epoch, step) at which the present epoch is known to have begun."""
+
+    # --- events ----------------------------------------------------------------------
+
+    def fit_started(self, event: FitStarted) -> None:
+        """A fit begins, or goes on in a new segment."""
+        if event.fit != self.fit:
+            self._begin(event.fit, event.step)
+        self.finished = False
+        self.step = max(event.step, 0)
+        self.stated_steps = _positive(event.planned_steps)
+        self.max_epochs = _positive(event.max_epochs)
+        if event.steps_per_epoch is not None and event.steps_per_epoch > 0:
+            self.steps_per_epoch, self.epoch_length_learned = float(event.steps_per_epoch), False
+        self.max_seconds = event.max_seconds if _usable(event.max_seconds) else None
+        self.elapsed_seconds = max(event.elapsed_seconds, self.elapsed_seconds, 0.0)
+        self.clock_from = event.at
+        self.validations_stated = event.validations
+        self.validations_seen = 0
+        self.early_stopping = event.early_stopping
+        if event.step == 0:
+            self._epoch_from = (0, 0)
+
+    def stepped(self, step: int) -> None:
+        """A step was timed."""
+        if step > self.step:
+            self.watched_steps += step - self.step
+            self.step = step
+
+    def progressed(self, event: Progressed) -> None:
+        """Take a position over; an epoch's begin teaches the length of an epoch."""
+        self.stepped(event.step)
+        self.samples = max(self.samples, event.samples)
+        if event.epoch > self.epoch or self._epoch_from is None:
+            self._new_epoch(event)
+        self.epoch = max(self.epoch, event.epoch)
+
+    def stretch(self, event: StretchTimed) -> None:
+        """A stretch that is no step took this long."""
+        if not math.isfinite(event.seconds) or event.seconds < 0:
+            return
+        self.spans.setdefault(event.stretch, Spans()).update(event.seconds)
+        self.validations_seen += event.stretch == "validation"
+        self.checkpoints_seen += event.stretch == "checkpoint_save"
+        self.epoch_ends_seen += event.stretch == "epoch_end"
+
+    def segment_ended(self, now: float) -> None:
+        """The running segment is over: the clock of `max_time` stands still."""
+        if self.clock_from is not None:
+            self.elapsed_seconds += max(0.0, now - self.clock_from)
+        self.clock_from = None
+
+    def fit_finished(self, event: FitFinished) -> None:
+        """The present fit came to its own end."""
+        self.step = max(self.step, event.step)
+        self.finished = True
+
+    # --- answers ---------------------------------------------------------------------
+
+    @property
+    def planned_steps(self) -> int | None:
+        """Steps at which the first limit that counts steps ends the fit; None: unknown."""
+        by_epochs = None
+        if self.max_epochs is not None and self.steps_per_epoch is not None:
+            by_epochs = math.ceil(self.max_epochs * self.steps_per_epoch - 1e-6)
+            if self.epoch_length_learned and self._epoch_from is not None:
+                epoch, step = self._epoch_from
+                by_epochs = math.ceil(step + max(0, self.max_epochs - epoch) * self.steps_per_epoch - 1e-6)
+        limits = [limit for limit in (self.stated_steps, by_epochs) if limit is not None]
+        return min(limits) if limits else None
+
+    @property
+    def end_is_unknown(self) -> bool:
+        return self.early_stopping or (self.planned_steps is None and self.max_seconds is None)
+
+    def elapsed(self, now: float) -> float:
+        """Training time of this fit, over its segments."""
+        running = 0.0 if self.clock_from is None else max(0.0, now - self.clock_from)
+        return self.elapsed_seconds + running
+
+    def fraction_done(self, now: float) -> float:
+        """Share of the way to the limit that comes first."""
+        if self.finished:
+            return 1.0
+        shares = [0.0]
+        planned = self.planned_steps
+        if planned:
+            shares.append(self.step / planned)
+        if self.max_seconds:
+            shares.append(self.elapsed(now) / self.max_seconds)
+        return min(1.0, max(shares))
+
+    def remaining(self, now: float) -> RemainingWork | None:
+        """Work until the first limit; None when the run has no limit that is known."""
+        if self.finished:
+            return RemainingWork(steps=0.0)
+        cap = None if self.max_seconds is None else max(0.0, self.max_seconds - self.elapsed(now))
+        planned = self.planned_steps
+        if planned is None:
+            return None if cap is None else RemainingWork(steps=math.inf, cap_seconds=cap)
+        steps = float(max(0, planned - self.step))
+        return RemainingWork(
+            steps=steps,
+            validations=self._validations_to_come(steps),
+            checkpoints=steps * self._rate(self.checkpoints_seen),
+            epoch_ends=self._epoch_ends_to_come(steps),
+            cap_seconds=cap,
+        )
+
+    # --- inside ----------------------------------------------------------------------
+
+    def _begin(self, fit: int, step: int) -> None:
+        self.fit, self.first_step, self.step, self.epoch, self.samples = fit, step, step, 0, 0
+        self.steps_per_epoch, self.epoch_length_learned = None, False
+        self.elapsed_seconds, self.clock_from, self._epoch_from = 0.0, None, None
+        self.checkpoints_seen = self.epoch_ends_seen = self.watched_steps = 0
+
+    def _new_epoch(self, event: Progressed) -> None:
+        stated = self.steps_per_epoch is not None and not self.epoch_length_learned
+        if self._epoch_from is not None and not stated:
+            epochs, steps = event.epoch - self._epoch_from[0], event.step - self._epoch_from[1]
+            if epochs > 0 and steps > 0:
+                self.steps_per_epoch, self.epoch_length_learned = steps / epochs, True
+        if event.epoch > self.epoch:
+            self._epoch_from = (event.epoch, event.step)
+
+    def _rate(self, seen: int) -> float:
+        return seen / self.watched_steps if self.watched_steps else 0.0
+
+    def _validations_to_come(self, steps: float) -> float:
+        if self.validations_stated is not None:
+            return float(max(0, self.validations_stated - self.validations_seen))
+        spans = self.spans.get("validation")
+        return steps * self._rate(spans.count) if spans else 0.0
+
+    def _epoch_ends_to_come(self, steps: float) -> float:
+        if self.steps_per_epoch:
+            return max(0.0, math.ceil(steps / self.steps_per_epoch) - 1.0)
+        return steps * self._rate(self.epoch_ends_seen)
+
+    # --- state -----------------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """Plain JSON values. The clock of a running segment is not in them."""
+        state = asdict(self)
+        state.pop("clock_from")
+        state["epoch_from"] = state.pop("_epoch_from")
+        state["spans"] = {kind: spans.to_state() for kind, spans in self.spans.items()}
+        return state
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Ledger:
+        values = dict(state)
+        began = values.pop("epoch_from")
+        values["spans"] = {kind: Spans.from_state(spans) for kind, spans in values["spans"].items()}
+        return cls(**values, _epoch_from=None if began is None else (began[0], began[1]))
+
+
+def _positive(count: int | None) -> int | None:
+    return count if count is not None and count > 0 else None
+
+
+def _usable(seconds: float | None) -> bool:
+    return seconds is not None and math.isfinite(seconds) and seconds > 0
