@@ -26,7 +26,7 @@ same memory. Everything can be written to plain JSON and read back.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -116,6 +116,14 @@ class Sketch:
             self.bins[index] = self.bins.get(index, 0) + count
         self.count += other.count
 
+    def to_state(self) -> list[list[int]]:
+        return [[index, count] for index, count in sorted(self.bins.items())]
+
+    @classmethod
+    def from_state(cls, state: Iterable[Sequence[int]]) -> Sketch:
+        bins = {int(index): int(count) for index, count in state}
+        return cls(bins=bins, count=sum(bins.values()))
+
     def quantile(self, fraction: float) -> float | None:
         """The value below which `fraction` of all lie; None when there are none."""
         below = 0
@@ -153,11 +161,11 @@ class Spans:
         return (self.running.mean * self.running.count + prior_seconds * prior_count) / weight
 
     def to_state(self) -> dict[str, Any]:
-        return {"running": asdict(self.running), "bins": sorted(self.sketch.bins.items())}
+        return {"running": asdict(self.running), "bins": self.sketch.to_state()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Spans:
-        return cls(running=Running(**state["running"]), sketch=_sketch_from(state["bins"]))
+        return cls(running=Running(**state["running"]), sketch=Sketch.from_state(state["bins"]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,7 +368,7 @@ class Series:
             "interruptions": self.interruptions,
             "interrupted_seconds": self.interrupted_seconds,
             "cycles": asdict(self.cycles),
-            "bins": sorted(self.sketch.bins.items()),
+            "bins": self.sketch.to_state(),
             "blocks": [list(block) for block in self.blocks],
             "block_steps": self.block_steps,
             "open": list(self._open),
@@ -380,7 +388,7 @@ class Series:
             interruptions=state["interruptions"],
             interrupted_seconds=state["interrupted_seconds"],
             cycles=Running(**state["cycles"]),
-            sketch=_sketch_from(state["bins"]),
+            sketch=Sketch.from_state(state["bins"]),
             blocks=[(steps, mean) for steps, mean in state["blocks"]],
             block_steps=state["block_steps"],
             parts={name: Running(**part) for name, part in state["parts"].items()},
@@ -391,11 +399,6 @@ class Series:
             _open=(state["open"][0], state["open"][1]),
             _in_a_row=list(state["in_a_row"]),
         )
-
-
-def _sketch_from(bins: Iterable[tuple[int, int]]) -> Sketch:
-    counts = {int(index): int(count) for index, count in bins}
-    return Sketch(bins=counts, count=sum(counts.values()))
 
 
 def _has_drifted(steps: np.ndarray, means: np.ndarray) -> bool:

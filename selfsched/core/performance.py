@@ -259,7 +259,8 @@ class StepTimeModel:
         times: Array = self._form.logs(parameters, self._devices)[0]
         if not len(self._spoken):
             return times
-        return np.concatenate([times, self._form.logs(parameters, self._spoken)[1]])
+        both: Array = np.concatenate([times, self._form.logs(parameters, self._spoken)[1]])
+        return both
 
     def _observe_jacobian(self, parameters: Array) -> Array:
         times = self._jacobian(parameters, self._devices)

@@ -222,7 +222,8 @@ class Ledger:
         """Plain JSON values. The clock of a running segment is not in them."""
         state = asdict(self)
         state.pop("clock_from")
-        state["epoch_from"] = state.pop("_epoch_from")
+        began = state.pop("_epoch_from")
+        state["epoch_from"] = None if began is None else list(began)
         state["spans"] = {kind: spans.to_state() for kind, spans in self.spans.items()}
         return state
 
