@@ -3,6 +3,24 @@
 The arbiter turns the books into a `Market`, a policy turns the market into a `Ruling`, the
 arbiter turns the ruling into leases, claims and yield orders. A policy is a pure function:
 it keeps nothing between calls, and all randomness comes from the generator it is given.
+
+Which seats there are is the arbiter's word, what becomes of them the policy's:
+
+========== ================================================================================
+trigger    seats
+========== ================================================================================
+tick       every free device, and every held one whose holder may be moved at all
+device_free  the free devices
+arrival    the free devices, and of each holder that has more than its share now and has
+           repaid its last move all devices (the policy takes what is beyond the share)
+visit      as arrival; but only first visits take held seats, nobody else does
+fixed      none of a policy's
+========== ================================================================================
+
+Contenders are all live jobs that want devices (not the paused ones), those that hold and
+those that do not, also in auctions where nothing of theirs is at stake: the weights of all
+make the shares. A device that a job has claimed but not yet got counts as one it holds.
+A job of `resume: never`, and one in the middle of its first visit, has `may_move=False`.
 """
 
 from __future__ import annotations
@@ -50,7 +68,7 @@ class Contender:
     """Since registration, the owner's pauses excluded."""
     fraction_done: float
     share: float
-    """Devices, averaged over the job's life (`fairness.current_share`, integrated)."""
+    """Devices, averaged over the job's life (`fairness.current_shares`, integrated)."""
     kept: tuple[str, ...] = ()
     """Devices it holds that are not in this auction (their term goes on)."""
     at_stake: tuple[str, ...] = ()

@@ -1,0 +1,171 @@
+"""Shares, times alone and shared, and rho: what a job is owed and how far it is from it.
+
+**Share.** All devices are divided among the accounts with a live job by their weights, and
+an account's part among its live jobs by their priorities. So splitting a job in ten gains
+nothing. Paused jobs are out of it: they want nothing, and their weight leaves the sum. The
+share in a job's rho is the average over its life: the arbiter integrates `current_shares`.
+
+**Rate**, in whole runs per second, of a job on n devices, from its standing bid:
+(1 - fraction done) / remaining seconds on n. Between device counts with a row it is
+linear; below the smallest count m it is rate(m) n/m (the job would run on m devices for
+n/m of the time); above the largest it is that of the largest.
+
+**Times.** Alone: 1 / rate(share). Shared on a placement: seconds since registration (pauses
+by the owner left out), plus the restart if anything changes, plus what remains. Shared with
+nothing: one term more, then the smallest placement.
+
+**rho** = shared / alone, finish-time fairness of Themis (Mahajan et al., NSDI 2020, section
+3.1); value v = 1 / rho. Alone cancels from every comparison of one job's placements: it
+decides who is considered, and what people read.
+
+Everything here is a pure function of the bid and of the broker's own clock.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from selfsched.protocol import JobState, StandingBid
+from selfsched_broker.core.books import Account, Job
+from selfsched_broker.core.market import Contender, FairnessOptions
+
+# Below these a job is as good as done; they only keep the quotients finite.
+_LEAST_SECONDS = 1e-6
+_LEAST_FRACTION = 1e-9
+_LEAST_SHARE = 1e-9
+
+
+def current_shares(jobs: Iterable[Job], accounts: Mapping[str, Account], devices: int) -> dict[str, float]:
+    """The devices each live job is owed right now; the arbiter integrates it over the life.
+
+    Args:
+        jobs: the live jobs; those that are paused get 0 and weigh nothing.
+        accounts: by name; an account that is not there weighs 1.
+        devices: healthy devices of the cluster.
+
+    Returns:
+        Devices (a fraction) by job id; those of jobs that are not paused sum to `devices`.
+    """
+    everyone = list(jobs)
+    active = [job for job in everyone if job.state not in (JobState.PAUSED, JobState.ENDED)]
+    weights = {job.account: 1.0 for job in active}
+    weights |= {name: accounts[name].weight for name in weights if name in accounts}
+    parts = _parts([(job.id, job.account, weights[job.account], job.priority) for job in active])
+    return {job.id: devices * parts.get(job.id, 0.0) for job in everyone}
+
+
+def current_share(job: str, jobs: Iterable[Job], accounts: Mapping[str, Account], devices: int) -> float:
+    """What one live job is owed right now, in devices (see `current_shares`)."""
+    return current_shares(jobs, accounts, devices).get(job, 0.0)
+
+
+def weight_parts(contenders: Iterable[Contender]) -> dict[str, float]:
+    """Each contender's part of the whole weight, summing to 1; times the devices: its share now."""
+    return _parts([(c.job, c.account, c.account_weight, c.priority) for c in contenders])
+
+
+def _parts(stakes: Sequence[tuple[str, str, float, float]]) -> dict[str, float]:
+    priorities: dict[str, float] = defaultdict(float)
+    weights: dict[str, float] = {}
+    for _, account, weight, priority in stakes:
+        priorities[account] += priority
+        weights[account] = weight
+    total = sum(weights[account] for account in sorted(weights))
+    return {job: weight / total * priority / priorities[account] for job, account, weight, priority in stakes}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A measured row of a bid, its unknown end filled in."""
+
+    devices: int
+    nodes: int
+    model: str | None
+    remaining_seconds: float
+    restart_seconds: float
+
+
+def is_measured(bid: StandingBid | None) -> bool:
+    """Whether the job can bid at all; if not it needs its first visit."""
+    return bid is not None and any(row.remaining_seconds is not None for row in bid.rows)
+
+
+def measured_rows(contender: Contender, options: FairnessOptions) -> tuple[Row, ...]:
+    """The rows a contender can be judged by, fewest devices first.
+
+    A job whose end is unknown bids ratios of times; they are scaled so that on its smallest
+    placement `unknown_end_seconds` remain.
+    """
+    if contender.bid is None:
+        return ()
+    rows = [
+        Row(
+            row.placement.devices,
+            row.placement.nodes,
+            row.placement.model,
+            row.remaining_seconds,
+            row.restart_seconds,
+        )
+        for row in contender.bid.rows
+        if row.remaining_seconds is not None
+    ]
+    rows.sort(key=lambda row: (row.devices, row.nodes, row.model or ""))
+    if rows and contender.bid.end_is_unknown:
+        scale = options.unknown_end_seconds / max(rows[0].remaining_seconds, _LEAST_SECONDS)
+        rows = [
+            Row(r.devices, r.nodes, r.model, r.remaining_seconds * scale, r.restart_seconds) for r in rows
+        ]
+    return tuple(rows)
+
+
+def rate(rows: Sequence[Row], fraction_done: float, devices: float) -> float:
+    """Whole runs per second on a number of devices, which may be a fraction.
+
+    Of several placements of one count the fastest speaks for it.
+    """
+    undone = max(1.0 - fraction_done, _LEAST_FRACTION)
+    rates: dict[int, float] = {}
+    for row in rows:
+        runs = undone / max(row.remaining_seconds, _LEAST_SECONDS)
+        rates[row.devices] = max(runs, rates.get(row.devices, 0.0))
+    counts = sorted(rates)
+    if devices <= counts[0]:
+        return rates[counts[0]] * devices / counts[0]
+    for below, above in itertools.pairwise(counts):
+        if devices <= above:
+            along = (devices - below) / (above - below)
+            return rates[below] + along * (rates[above] - rates[below])
+    return rates[counts[-1]]
+
+
+def alone_seconds(contender: Contender, rows: Sequence[Row]) -> float:
+    """Time of the whole run on the job's share alone (T_alone)."""
+    return 1.0 / rate(rows, contender.fraction_done, max(contender.share, _LEAST_SHARE))
+
+
+def shared_seconds(
+    contender: Contender, rows: Sequence[Row], placement: Row | None, *, moves: bool, term_seconds: float
+) -> float:
+    """Time of the whole run if the job goes on from here on a placement (T_shared).
+
+    Args:
+        contender: the job.
+        rows: its measured rows.
+        placement: one of them; None: nothing for one term, then the smallest placement.
+        moves: whether getting there costs a restart.
+        term_seconds: length of a term.
+    """
+    if placement is None:
+        again = rows[0].restart_seconds + rows[0].remaining_seconds
+        return contender.age_seconds + term_seconds + again
+    restart = placement.restart_seconds if moves else 0.0
+    return contender.age_seconds + restart + placement.remaining_seconds
+
+
+def held_row(rows: Sequence[Row], devices: int, nodes: int, model: str | None) -> Row | None:
+    """The row that fits best what a job holds; None if there is none for that count."""
+    fitting = [row for row in rows if row.devices == devices and row.model in (None, model)]
+    return min(fitting, key=lambda row: abs(row.nodes - max(nodes, 1)), default=None)
