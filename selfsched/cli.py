@@ -1,0 +1,213 @@
+"""`selfsched`: the commands of a user of a shared machine.
+
+Options and examples stand here; what a command does is in `selfsched.commands`, loaded when
+it is called, so that `selfsched --help` is quick and needs neither torch nor a broker.
+Exit codes: 0 fine, 1 failed, 2 wrong use, 75 yielded (try again).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from selfsched.errors import EXIT_FAILED, EXIT_WRONG_USE, SelfschedError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="selfsched",
+    help="Lightning jobs that measure themselves, predict their finish and share devices fairly.",
+    epilog="Exit codes: 0 fine, 1 failed, 2 wrong use, 75 yielded (start it again to go on).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON value on standard output, nothing else there.")]
+BROKER_HELP = "Address of the broker, instead of SELFSCHED_BROKER: http://HOST:PORT or unix:/PATH."
+Broker = Annotated[str | None, typer.Option("--broker", metavar="ADDRESS", help=BROKER_HELP)]
+VERBATIM = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        import selfsched
+
+        print(selfsched.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _all_commands(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version.")
+    ] = False,
+) -> None:
+    from selfsched import settings
+
+    if context.invoked_subcommand != "doctor":  # which reports a wrong setting among the rest
+        settings.load()
+
+
+@app.command(epilog="Example: selfsched demo --report my-report")
+def demo(
+    as_json: Json = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A shorter run, for tests.")] = False,
+    report: Annotated[
+        Path, typer.Option("--report", metavar="DIR", help="Where the HTML report and the logs go.")
+    ] = Path("demo-report"),
+) -> None:
+    """Two real jobs share two CPU slots through a real broker; then an account and a report."""
+    from selfsched.demo.run import run_demo
+
+    raise typer.Exit(run_demo(report, quick=quick, as_json=as_json))
+
+
+@app.command(
+    context_settings=VERBATIM,
+    epilog="Examples: selfsched run --devices 1-4 -- python train.py --lr 3e-4  |  "
+    "selfsched run --devices 2 --fixed --time 2h -- ./any-program",
+)
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="[--] COMMAND...", help="Run verbatim.")],
+    devices: Annotated[str, typer.Option("--devices", metavar="N|N-M", help="How many devices.")] = "1",
+    plan: Annotated[
+        str | None,
+        typer.Option("--plan", metavar="2@0,1@7", help="Devices@step, played without a broker."),
+    ] = None,
+    fixed: Annotated[
+        bool, typer.Option("--fixed", help="Any program at all: devices are leased, never moved.")
+    ] = False,
+    time: Annotated[
+        str | None, typer.Option("--time", metavar="2h", help="With --fixed: how long it needs.")
+    ] = None,
+    wait: Annotated[
+        str | None,
+        typer.Option("--wait", metavar="30m", help="How long to wait for devices; default: for ever."),
+    ] = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Give up when no device is free now.")] = False,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Started again under this name, it is the same job.")
+    ] = None,
+    priority: Annotated[float, typer.Option("--priority", help="Among your own jobs; 2 counts twice.")] = 1.0,
+    batch_devices: Annotated[
+        int | None,
+        typer.Option("--batch-devices", help="Devices that the script's batch size is meant for."),
+    ] = None,
+    broker: Broker = None,
+) -> None:
+    """Run a training script on devices that may come and go."""
+    from selfsched.commands.run import RunRequest, run_job
+
+    request = RunRequest(
+        command=tuple(command), devices=devices, plan=plan, fixed=fixed, time=time, wait=wait,
+        no_wait=no_wait, name=name, priority=priority, batch_devices=batch_devices, broker=broker,
+    )  # fmt: skip
+    raise typer.Exit(run_job(request))
+
+
+@app.command(epilog="Examples: selfsched status  |  selfsched status --json | jq .jobs")
+def status(as_json: Json = False, broker: Broker = None) -> None:
+    """What do I have, why, and when am I done; and who holds the rest."""
+    from selfsched.commands.views import show_status
+
+    show_status(broker, as_json=as_json)
+
+
+@app.command(epilog="Examples: selfsched forecast  |  selfsched forecast JOB --devices 1 --devices 4")
+def forecast(
+    job: Annotated[str | None, typer.Argument(help="Name or id of a job; default: all of mine.")] = None,
+    devices: Annotated[
+        list[int] | None, typer.Option("--devices", min=1, help="What if it had so many? May be repeated.")
+    ] = None,
+    past: Annotated[bool, typer.Option("--past", help="Past forecasts and what came.")] = False,
+    as_json: Json = False,
+    broker: Broker = None,
+) -> None:
+    """When will my jobs be done, and when with other devices."""
+    from selfsched.commands.views import show_forecasts, show_past_forecasts
+
+    if past:
+        show_past_forecasts(broker, as_json=as_json)
+    else:
+        show_forecasts(broker, job, tuple(devices or ()), as_json=as_json)
+
+
+@app.command(epilog="Example: selfsched explain my-job")
+def explain(
+    job: Annotated[str, typer.Argument(help="Name or id of a job, or the directory of a run.")],
+    as_json: Json = False,
+    broker: Broker = None,
+) -> None:
+    """Why a job has what it has, what a step consists of, and what more devices would bring."""
+    from selfsched.commands.explain import show_explanation
+
+    show_explanation(broker, job, as_json=as_json)
+
+
+@app.command(context_settings=VERBATIM, epilog="Example: selfsched verify -- python train.py")
+def verify(
+    command: Annotated[list[str], typer.Argument(metavar="[--] COMMAND...", help="The training script.")],
+    steps: Annotated[int, typer.Option("--steps", min=6, max=100_000, help="How many steps.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """Train 50 steps on 1-2-1 devices and on one, and show that nothing changed."""
+    from selfsched.verify import verify_command
+
+    raise typer.Exit(verify_command(tuple(command), steps=steps, as_json=as_json))
+
+
+@app.command(
+    context_settings=VERBATIM, epilog="Examples: selfsched doctor  |  selfsched doctor train.py --epochs 1"
+)
+def doctor(
+    script: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SCRIPT [ARGUMENT...]]", help="Start it twice, up to its first fit."),
+    ] = None,
+    as_json: Json = False,
+    broker: Broker = None,
+) -> None:
+    """Look at what goes wrong first, and say what to do about it."""
+    from selfsched.commands.doctor import show_findings
+
+    raise typer.Exit(show_findings(tuple(script or ()), broker, as_json=as_json))
+
+
+def main() -> None:
+    """Run the command line; errors of ours become one line and an exit code."""
+    try:
+        app()
+    except SelfschedError as error:
+        print(f"selfsched: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        extra = _extra_of(error)
+        if extra is None:
+            raise
+        print(f"selfsched: {error.name} is not installed: pip install 'selfsched[{extra}]'", file=sys.stderr)
+        sys.exit(EXIT_WRONG_USE)
+    except KeyboardInterrupt:
+        print("selfsched: stopped", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # `selfsched status | head`: the reader left, which is its right.
+        sys.stderr.close()
+        sys.exit(EXIT_FAILED)
+
+
+def _extra_of(error: ModuleNotFoundError) -> str | None:
+    """The extra that brings a missing package; None for one that none of them brings."""
+    package = (error.name or "").split(".")[0]
+    extras: dict[str, tuple[Any, ...]] = {
+        "train": ("torch", "lightning", "pytorch_lightning"),
+        "broker": ("fastapi", "uvicorn", "sqlalchemy", "alembic", "highspy", "numba"),
+        "demo": ("sklearn", "nbclient", "nbformat", "ipykernel", "matplotlib"),
+    }
+    return next((extra for extra, packages in extras.items() if package in packages), None)

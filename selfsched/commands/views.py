@@ -1,0 +1,139 @@
+"""`status` and `forecast`: one call of the client each, and its printing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from selfsched.client import BrokerClient
+from selfsched.commands.arguments import duration_words
+from selfsched.commands.connection import connect, find_job
+from selfsched.commands.printing import console, plain, print_json, print_table
+from selfsched.protocol import ClusterView, Forecast, ForecastScore, JobState, JobView, WhatIf
+
+
+def forecast_words(forecast: Forecast | None) -> str:
+    """When, as a range: `3 min (2 min 40 s to 4 min)`."""
+    if forecast is None:
+        return "not measured yet"
+    low, middle, high = map(
+        duration_words, (forecast.p10_seconds, forecast.p50_seconds, forecast.p90_seconds)
+    )
+    return middle if low == middle == high else f"{middle} ({low} to {high})"
+
+
+def show_status(broker: str | None, *, as_json: bool) -> None:
+    """My jobs and the cluster."""
+    with connect(broker) as client:
+        jobs, cluster = client.jobs(), client.cluster()
+    if as_json:
+        print_json({"jobs": [_plain(job) for job in jobs], "cluster": _plain(cluster)})
+        return
+    if jobs:
+        columns = ("job", "account", "state", "devices", "done", "finished in", "rho", "why")
+        print_table("Jobs", columns, map(_job_row, sorted(jobs, key=_order)))
+    else:
+        console().print("You have no jobs.")
+    print_table("Devices", ("device", "kind", "state", "held by", "since"), _device_rows(cluster))
+    console().print(
+        f"{cluster.running_jobs} running, {cluster.waiting_jobs} waiting; "
+        f"devices are auctioned in {duration_words(cluster.next_tick_seconds)} (policy {cluster.policy})."
+    )
+
+
+def show_forecasts(broker: str | None, job: str | None, devices: tuple[int, ...], *, as_json: bool) -> None:
+    """When the jobs in question end, and when on so many devices."""
+    with connect(broker) as client:
+        if job is not None:
+            chosen = [find_job(client, job)]
+        else:
+            chosen = [found for found in client.jobs() if found.state is not JobState.ENDED]
+        answers = [_forecasts_of(client, found, devices) for found in chosen]
+    if as_json:
+        print_json({"forecasts": answers})
+        return
+    if not answers:
+        console().print("You have no running or waiting jobs.")
+    for answer in answers:
+        rows = [(row["devices"], forecast_words(_forecast(row))) for row in answer["rows"]]
+        print_table(str(plain(answer["name"])), ("devices", "finished in"), rows)
+        if answer["reason"]:
+            console().print(plain(answer["reason"]))
+
+
+def show_past_forecasts(broker: str | None, *, as_json: bool) -> None:
+    """What was forecast before, and what came."""
+    with connect(broker) as client:
+        scores = client.my_forecasts()
+    if as_json:
+        print_json({"past": [_plain(score) for score in scores]})
+        return
+    columns = ("job", "made", "forecast", "what came", "error")
+    print_table("Past forecasts", columns, map(_score_row, scores))
+
+
+def _forecasts_of(client: BrokerClient, job: JobView, devices: tuple[int, ...]) -> dict[str, Any]:
+    now = {"devices": len(job.devices), "forecast": _plain(job.forecast) if job.forecast else None}
+    answer: dict[str, Any] = {"job": job.job, "name": job.name, "rows": [now], "reason": ""}
+    if devices:
+        found = client.what_if(WhatIf(job=job.job, devices=devices))
+        answer["rows"] = [{"devices": n, "forecast": _plain(forecast)} for n, forecast in found.forecasts]
+        answer["reason"] = found.reason
+    return answer
+
+
+def _forecast(row: dict[str, Any]) -> Forecast | None:
+    return Forecast.model_validate(row["forecast"]) if row["forecast"] else None
+
+
+def _order(job: JobView) -> tuple[bool, float]:
+    return job.state is JobState.ENDED, job.age_seconds
+
+
+def _job_row(job: JobView) -> Sequence[object]:
+    ended = job.state is JobState.ENDED
+    return (
+        job.name,
+        job.account,
+        job.outcome if ended and job.outcome else job.state,
+        _devices_words(job),
+        f"{job.fraction_done:.0%}",
+        "" if ended else forecast_words(job.forecast),
+        "" if job.rho is None else f"{job.rho:.2f}",
+        job.reasons[-1] if job.reasons else "",
+    )
+
+
+def _devices_words(job: JobView) -> str:
+    names = ", ".join(f"{device.node}:{device.index}" for device in job.devices)
+    wanted = f"{job.min_devices}-{job.max_devices}" if job.min_devices < job.max_devices else job.max_devices
+    return f"{len(job.devices)} of {wanted}" + (f" ({names})" if names else "")
+
+
+def _device_rows(cluster: ClusterView) -> list[Sequence[object]]:
+    return [
+        (f"{device.node}:{device.index}", device.model, device.state, device.account or "",
+         duration_words(device.since_seconds))
+        for device in cluster.devices
+    ]  # fmt: skip
+
+
+def _score_row(score: ForecastScore) -> Sequence[object]:
+    actual = score.actual_seconds
+    error = ""
+    if actual:
+        error = f"{abs(score.forecast.p50_seconds - actual) / actual:.0%}" + (
+            "" if score.held else " (resized)"
+        )
+    came = "still running" if actual is None else duration_words(actual)
+    return (
+        score.job,
+        f"{duration_words(score.made_ago_seconds)} ago",
+        forecast_words(score.forecast),
+        came,
+        error,
+    )
+
+
+def _plain(message: Any) -> Any:
+    return message.model_dump(mode="json")

@@ -1,0 +1,1 @@
+"""`selfsched doctor`: what goes wrong first on a machine, and what to do about it."""
