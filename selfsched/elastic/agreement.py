@@ -1,0 +1,128 @@
+"""All ranks leave, or save, at the same batch.
+
+Each rank reads the order and its own clock, and might see them a step apart. So every K
+steps the ranks take the maximum of what each wants, in one tiny CPU tensor over a gloo group
+of their own; K is chosen from the measured cost so that it stays under 0.1 % of a step.
+A planned cut needs none of it: every rank knows the step beforehand.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import time
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_SHARE_OF_STEP = 0.001
+_LONGEST_STRIDE_SECONDS = 2.0
+_SIDE_TIMEOUT = datetime.timedelta(seconds=60)
+
+
+class Reason(IntEnum):
+    """Why to leave; where ranks differ the highest counts."""
+
+    NONE = 0
+    PLANNED = 1
+    ORDERED = 2
+    DEADLINE = 3
+    STOPPED = 4
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What one rank, or all of them together, want before the next batch."""
+
+    leave: Reason = Reason.NONE
+    save: bool = False
+
+
+class Ranks:
+    """The side group of this segment's ranks. Every method is called by all ranks alike."""
+
+    def __init__(self, world_size: int, rank: int) -> None:
+        self.world_size = world_size
+        self.rank = rank
+        self._group: Any = None
+
+    def _side_group(self) -> Any:
+        if self._group is None:
+            self._group = dist.new_group(backend="gloo", timeout=_SIDE_TIMEOUT)
+        return self._group
+
+    @property
+    def alone(self) -> bool:
+        """One rank, or no process group (yet)."""
+        return self.world_size == 1 or not (dist.is_available() and dist.is_initialized())
+
+    def maximum(self, values: list[int]) -> list[int]:
+        """Element-wise maximum over the ranks."""
+        if self.alone:
+            return values
+        tensor = torch.tensor(values, dtype=torch.int64)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._side_group())
+        return [int(value) for value in tensor]
+
+    def gathered(self, value: Any) -> list[Any]:
+        """Every rank's value, by rank. For small objects."""
+        if self.alone:
+            return [value]
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self._side_group())
+        return values
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        if not self.alone:
+            dist.barrier(group=self._side_group())
+
+
+class Agreement:
+    """Decides before each step, with as little talk as will do."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._stride = 1
+        self._since = 0
+        self._cost_seconds: float | None = None
+
+    @property
+    def stride(self) -> int:
+        """Steps between two exchanges."""
+        return 1 if self._ranks.alone else self._stride
+
+    def due(self) -> bool:
+        """Count a step; True when the ranks exchange their wishes before it."""
+        self._since += 1
+        if self._since < self.stride:
+            return False
+        self._since = 0
+        return True
+
+    def exchange(self, wish: Wish, step_seconds: float | None) -> Wish:
+        """The wish of all ranks together; sets the next stride from rank 0's figures.
+
+        Args:
+            wish: This rank's own.
+            step_seconds: Time of a recent step; None: not known yet.
+        """
+        if self._ranks.alone:
+            return wish
+        started = time.perf_counter()
+        proposal = self._proposed_stride(step_seconds) if self._ranks.rank == 0 else 0
+        leave, save, stride = self._ranks.maximum([int(wish.leave), int(wish.save), proposal])
+        # The smallest is its cost; the rest is waiting for the others, which the step does anyway.
+        self._cost_seconds = min(time.perf_counter() - started, self._cost_seconds or math.inf)
+        self._stride = max(1, stride)
+        return Wish(Reason(leave), bool(save))
+
+    def _proposed_stride(self, step_seconds: float | None) -> int:
+        if not step_seconds or self._cost_seconds is None:
+            return 1
+        cheap = math.ceil(self._cost_seconds / (_SHARE_OF_STEP * step_seconds))
+        soon = max(1, int(_LONGEST_STRIDE_SECONDS / step_seconds))
+        return max(1, min(cheap, soon))

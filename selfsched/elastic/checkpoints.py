@@ -1,0 +1,175 @@
+"""Restart checkpoints on disk: complete or not there, bounded in number, ours alone to read.
+
+A checkpoint is a directory `step-<n>`:
+
+    lightning.ckpt   what `Trainer.save_checkpoint` wrote (may hold the user's own objects)
+    selfsched.pt     our own named fields: plain types and tensors only
+    manifest.json    the size of both, written last
+
+It is made under another name, every file and the directory are fsynced, then it is renamed:
+what has the name is complete. One that is truncated all the same (a full disk, a copied
+directory) does not match its manifest and is skipped, with a warning, for the one before.
+
+`lightning.ckpt` is a pickle and loading it can run code. So it is loaded only from the run's
+own directory: mode 0700, owned by this user, no symbolic link on the way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from selfsched.errors import CheckpointUnusable
+
+_VERSION = 1
+_FILES = ("lightning.ckpt", "selfsched.pt")
+_FINISHED = "finished"
+KEEP = 2
+"""Complete checkpoints kept for each fit: the newest, and the one before it."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One complete restart checkpoint."""
+
+    path: Path
+    step: int
+    """Global step after which it was made."""
+    finished: bool
+    """Whether its fit had come to its own end."""
+    size_bytes: int
+
+    @property
+    def lightning_path(self) -> Path:
+        """What Lightning resumes from."""
+        return self.path / _FILES[0]
+
+    def own_fields(self) -> dict[str, Any]:
+        """Our own part. Raises CheckpointUnusable if it cannot be read."""
+        try:
+            fields = torch.load(self.path / _FILES[1], map_location="cpu", weights_only=True)
+        except (OSError, RuntimeError, ValueError, EOFError) as error:
+            raise CheckpointUnusable(f"{self.path / _FILES[1]} cannot be read: {error}") from error
+        if fields.get("version") != _VERSION:
+            raise CheckpointUnusable(
+                f"{self.path} was written by another version of selfsched (format "
+                f"{fields.get('version')}, this one reads {_VERSION})"
+            )
+        return dict(fields)
+
+
+class CheckpointStore:
+    """The restart checkpoints of one fit. One writer (rank 0), readers on all ranks."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def begin(self, step: int) -> Path:
+        """The directory to write `lightning.ckpt` into; the same on every rank."""
+        return self._directory / f".saving-{step:012d}"
+
+    def make_room(self, step: int) -> None:
+        """Rank 0, before anyone writes: an empty directory to write into."""
+        temporary = self.begin(step)
+        if temporary.exists():
+            shutil.rmtree(temporary)
+        temporary.mkdir(parents=True, mode=0o700)
+
+    def complete(self, step: int, own: dict[str, Any], *, finished: bool = False) -> Checkpoint:
+        """Rank 0, after `lightning.ckpt` is written: add our part, make it durable, prune."""
+        temporary = self.begin(step)
+        torch.save({"version": _VERSION, "step": step, **own}, temporary / _FILES[1])
+        sizes = {}
+        for name in _FILES:
+            _sync(temporary / name)
+            sizes[name] = (temporary / name).stat().st_size
+        manifest = {"version": _VERSION, "step": step, "finished": finished, "sizes": sizes}
+        (temporary / "manifest.json").write_text(json.dumps(manifest))
+        _sync(temporary / "manifest.json")
+        _sync(temporary)
+        final = self._directory / (_FINISHED if finished else f"step-{step:012d}")
+        if final.exists():
+            shutil.rmtree(final)
+        temporary.rename(final)
+        _sync(self._directory)
+        self._prune(KEEP if not finished else 0)
+        return Checkpoint(final, step, finished, sum(sizes.values()))
+
+    def newest(self) -> Checkpoint | None:
+        """The newest complete one; what is broken is skipped with a warning."""
+        for path in self._candidates():
+            try:
+                return _checked(path)
+            except CheckpointUnusable as unusable:
+                warnings.warn(f"selfsched: {unusable}; taking the one before it", stacklevel=2)
+        return None
+
+    def _candidates(self) -> list[Path]:
+        finished = self._directory / _FINISHED
+        steps = sorted(self._directory.glob("step-*"), reverse=True)
+        return ([finished] if finished.exists() else []) + steps
+
+    def _prune(self, keep: int) -> None:
+        """Remove what is older than the `keep` newest; the newest is proven by now."""
+        for old in sorted(self._directory.glob("step-*"), reverse=True)[keep:]:
+            shutil.rmtree(old, ignore_errors=True)
+        for left in self._directory.glob(".saving-*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def ensure_private(directory: Path) -> None:
+    """Raise CheckpointUnusable unless `directory` is ours alone: 0700, our uid, no link."""
+    status = os.lstat(directory)
+    if not stat.S_ISDIR(status.st_mode):
+        raise CheckpointUnusable(f"{directory} is no directory: checkpoints are not read from there")
+    if status.st_uid != os.geteuid():
+        raise CheckpointUnusable(f"{directory} belongs to uid {status.st_uid}, not to {os.geteuid()}")
+    if status.st_mode & 0o077:
+        raise CheckpointUnusable(
+            f"{directory} has mode {stat.S_IMODE(status.st_mode):04o}: others could have changed it. "
+            f"If it is yours: chmod 700 {directory}"
+        )
+
+
+def free_bytes(directory: Path) -> int:
+    """Room left on the file system of `directory`."""
+    return shutil.disk_usage(directory).free
+
+
+def _checked(path: Path) -> Checkpoint:
+    if path.is_symlink():
+        raise CheckpointUnusable(f"{path} is a symbolic link")
+    try:
+        manifest = json.loads((path / "manifest.json").read_text())
+        sizes, step = dict(manifest["sizes"]), int(manifest["step"])
+        finished = bool(manifest["finished"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointUnusable(f"the checkpoint {path} has no readable manifest") from error
+    for name in _FILES:
+        try:
+            status = os.lstat(path / name)
+        except OSError as error:
+            raise CheckpointUnusable(f"the checkpoint {path} lacks {name}") from error
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise CheckpointUnusable(f"{path / name} is no plain file of this user")
+        if status.st_size != sizes.get(name):
+            raise CheckpointUnusable(
+                f"the checkpoint {path} is truncated ({name}: {status.st_size} of {sizes.get(name)} bytes)"
+            )
+    return Checkpoint(path, step, finished, sum(sizes.values()))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,142 @@
+"""What stays the same for a fit over all its segments, and what is told when it begins."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from selfsched.core.events import FitStarted
+from selfsched.elastic import lightning_internals as internals
+from selfsched.elastic import loggers
+from selfsched.elastic.data import FitData
+from selfsched.elastic.segment import SegmentSpec, boottime
+
+_NAME = "fit.json"
+
+
+class FitRecord(BaseModel):
+    """Directories and versions of the fit's first segment; `fits/<n>/fit.json`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format_version: int = 1
+    model: str
+    """Class of the module: a replay that meets another one is of another script."""
+    dirpaths: tuple[str | None, ...] = ()
+    """Of each checkpoint callback."""
+    logger_versions: tuple[int | str | None, ...] = ()
+
+    @classmethod
+    def of(cls, trainer: Any) -> FitRecord:
+        """As the first segment finds it, once directories are known."""
+        return cls(
+            model=type(trainer.lightning_module).__qualname__,
+            dirpaths=tuple(getattr(c, "dirpath", None) for c in trainer.checkpoint_callbacks),
+            logger_versions=tuple(loggers.versions(trainer.loggers)),
+        )
+
+    @classmethod
+    def read(cls, directory: Path) -> FitRecord | None:
+        """The record of an earlier segment, if it got that far."""
+        path = directory / _NAME
+        return cls.model_validate_json(path.read_text()) if path.exists() else None
+
+    def write(self, directory: Path) -> None:
+        """Keep it, whole or not at all."""
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        temporary = directory / (_NAME + ".new")
+        temporary.write_text(self.model_dump_json())
+        os.replace(temporary, directory / _NAME)
+
+    def pin(self, trainer: Any) -> None:
+        """Let this segment's callbacks and loggers go on in the first one's places."""
+        for callback, dirpath in zip(trainer.checkpoint_callbacks, self.dirpaths, strict=False):
+            if dirpath is not None:
+                callback.dirpath = dirpath
+        loggers.pin(trainer.loggers, self.logger_versions)
+
+
+def fit_started(trainer: Any, data: FitData, ordinal: int, spec: SegmentSpec) -> FitStarted:
+    """Where the fit stands and how far it has to go."""
+    batches = _finite(trainer.num_training_batches)
+    steps = math.ceil(batches / trainer.accumulate_grad_batches) if batches else None
+    planned = planned_steps(trainer.max_steps, trainer.max_epochs, steps)
+    timer = _timer(trainer)
+    return FitStarted(
+        fit=ordinal,
+        package=internals.package_of(trainer),
+        global_batch=data.global_batch,
+        reference_devices=data.reference_devices,
+        step=trainer.global_step,
+        planned_steps=planned,
+        batches_per_epoch=batches,
+        steps_per_epoch=steps,
+        max_epochs=trainer.max_epochs if (trainer.max_epochs or -1) > 0 else None,
+        max_seconds=timer[0] if timer else None,
+        elapsed_seconds=timer[1] if timer else 0.0,
+        validations=validations_to_come(trainer, batches, steps, planned),
+        early_stopping=any(_is_a(callback, "EarlyStopping") for callback in trainer.callbacks),
+        allowed_devices=data.allowed_devices,
+        resume="elastic" if data.elastic else "same_size",
+        gradient_bytes=sum(
+            p.numel() * p.element_size() for p in trainer.lightning_module.parameters() if p.requires_grad
+        ),
+        at=boottime(),
+    )
+
+
+def planned_steps(max_steps: int, max_epochs: int | None, steps_per_epoch: int | None) -> int | None:
+    """Optimiser steps until the first limit; None where no limit is known (T15)."""
+    limits = []
+    if max_steps is not None and max_steps >= 0:
+        limits.append(max_steps)
+    if max_epochs is not None and max_epochs >= 0 and steps_per_epoch is not None:
+        limits.append(max_epochs * steps_per_epoch)
+    return min(limits) if limits else None
+
+
+def validations_to_come(
+    trainer: Any, batches_per_epoch: int | None, steps_per_epoch: int | None, planned: int | None
+) -> int | None:
+    """Validations between here and the planned end; None where the end is not known."""
+    if not trainer.enable_validation:
+        return 0
+    every = _finite(trainer.val_check_batch)
+    if planned is None or not batches_per_epoch or not steps_per_epoch or not every:
+        return None
+    epochs_between = trainer.check_val_every_n_epoch
+
+    def until(step: int) -> int:
+        epochs, rest = divmod(step, steps_per_epoch)
+        in_rest = min(rest * trainer.accumulate_grad_batches, batches_per_epoch)
+        if epochs_between is None:
+            return (epochs * batches_per_epoch + in_rest) // every
+        whole = (epochs // epochs_between) * (batches_per_epoch // every)
+        validating = (epochs + 1) % epochs_between == 0
+        return whole + (in_rest // every if validating else 0)
+
+    return until(planned) - until(min(trainer.global_step, planned))
+
+
+def _finite(value: Any) -> int | None:
+    if value is None or (isinstance(value, float) and math.isinf(value)):
+        return None
+    return int(value)
+
+
+def _is_a(callback: Any, name: str) -> bool:
+    return any(cls.__name__ == name for cls in type(callback).__mro__)
+
+
+def _timer(trainer: Any) -> tuple[float, float] | None:
+    """(limit, elapsed) in seconds of training, if a Timer limits the run."""
+    for callback in trainer.callbacks:
+        if _is_a(callback, "Timer"):
+            elapsed, remaining = callback.time_elapsed("train"), callback.time_remaining("train")
+            if remaining is not None:
+                return float(elapsed + remaining), float(elapsed)
+    return None

@@ -1,0 +1,352 @@
+"""Every private name of Lightning and torch that the elastic part uses, and nowhere else.
+
+| name | seen in | what it is for | without it |
+|---|---|---|---|
+| `utilities.exceptions._TunerExitException` | 2.0-2.6 | leave `fit` with status FINISHED, no further hook | `LeaveFit`, caught outside `fit` |
+| `fit_loop.epoch_loop.advance` | 2.0-2.6 | the instant between two batches: the cut | required, checked at install |
+| `epoch_loop.batch_progress`, `fit_loop.epoch_progress` | 2.0-2.6 | where the run stands | required |
+| `epoch_loop._should_accumulate` | 2.0-2.6 | are gradients half accumulated | own count of batches |
+| `epoch_loop._results`, `_ResultMetric`, `_Metadata`, `_Sync` | 2.0-2.6 | means over an epoch | they start anew, a warning says so |
+| `_logger_connector._callback_metrics` and its neighbours | 2.0-2.6 | monitored values | the same |
+| `_signal_connector.register_signal_handlers` | 2.0-2.6 | its SIGTERM handler broadcasts inside the handler | ours is set again at the first batch |
+| `logger._version`, `_experiment`, `_wandb_init`, `metrics_keys` | 2.0-2.6 | one log over all segments | one log a segment |
+| `strategy._start_method` | 2.0-2.6 | a DDPStrategy object that wants to spawn | refused |
+| torchmetrics `_defaults`, `_reductions`, `_update_count`, `_computed` | 0.11-1.9 | states of metrics | they start anew, a warning says so |
+
+`trainer`, `logger` and their like are `Any`: Lightning comes in two packages, whose classes
+differ, and neither need be installed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import torch
+
+PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+
+
+class LeaveFit(Exception):
+    """The way out of `fit` where Lightning offers none of its own."""
+
+
+def loaded_packages() -> list[str]:
+    """The Lightning packages that this process has imported."""
+    return [name for name in PACKAGES if name in sys.modules]
+
+
+def package_of(trainer: Any) -> str:
+    """The package whose Trainer this is, also for subclasses of users."""
+    for cls in type(trainer).__mro__:
+        for name in PACKAGES:
+            if cls.__module__.startswith(name + "."):
+                return name
+    raise TypeError(f"{type(trainer).__name__} is no Trainer of {' or '.join(PACKAGES)}")
+
+
+def exit_exception(package: str) -> type[BaseException]:
+    """What to raise inside `fit` of this package's Trainer to leave it at once."""
+    module = import_module(f"{package}.utilities.exceptions")
+    return getattr(module, "_TunerExitException", LeaveFit)
+
+
+def environment_plugin(package: str) -> Any:
+    """A LightningEnvironment, so that a surrounding Slurm or torchrun is not consulted."""
+    return import_module(f"{package}.plugins.environments").LightningEnvironment()
+
+
+def is_cluster_environment(plugin: Any) -> bool:
+    """Whether a Trainer plugin already says where ranks come from."""
+    return any(cls.__name__ == "ClusterEnvironment" for cls in type(plugin).__mro__)
+
+
+# --- the loops ----------------------------------------------------------------------------
+
+
+def before_each_batch(trainer: Any, hook: Callable[[], None]) -> None:
+    """Call `hook` before each training batch is fetched: between two batches.
+
+    All that belongs to the previous batch is done by then: every callback's and the
+    module's hooks, logging, the validation that was due, the schedulers of a plateau.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    advance = loop.advance
+
+    def advance_after_hook(*arguments: Any, **named: Any) -> Any:
+        hook()
+        return advance(*arguments, **named)
+
+    loop.advance = advance_after_hook
+
+
+def forget_before_each_batch(trainer: Any) -> None:
+    """Undo `before_each_batch`."""
+    trainer.fit_loop.epoch_loop.__dict__.pop("advance", None)
+
+
+def position(trainer: Any) -> tuple[int, int]:
+    """(epoch, batches of it that are done), valid from an epoch's start on."""
+    loop = trainer.fit_loop
+    return int(loop.epoch_progress.current.processed), int(loop.epoch_loop.batch_progress.current.ready)
+
+
+def half_accumulated(trainer: Any) -> bool:
+    """Between two batches: whether gradients wait for more batches before the step."""
+    loop = trainer.fit_loop.epoch_loop
+    if loop.batch_progress.current.ready == 0:
+        return False
+    try:
+        return bool(loop._should_accumulate())
+    except AttributeError:
+        return bool(loop.batch_progress.current.ready % trainer.accumulate_grad_batches)
+
+
+def step_here(trainer: Any) -> None:
+    """Go on from this very batch boundary.
+
+    Lightning takes a restart for one in the middle of a batch or of a validation and skips
+    or repeats accordingly. Our cuts lie between batches, with every validation done.
+    """
+    trainer.fit_loop.epoch_loop.restarting = False
+
+
+def stop_before_training(trainer: Any) -> None:
+    """For a fit that is over already: go through set-up and restore, train nothing."""
+    trainer.should_stop = True
+    trainer.num_sanity_val_steps = 0
+
+
+# --- what was logged ----------------------------------------------------------------------
+
+_META_FIELDS = (
+    "fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph",
+    "add_dataloader_idx", "dataloader_idx", "metric_attribute",
+)  # fmt: skip
+
+
+def read_logged(trainer: Any) -> dict[str, Any]:
+    """The state of everything logged so far in this epoch, in plain types and tensors."""
+    connector = trainer._logger_connector
+    metrics = trainer.fit_loop.epoch_loop._results
+    return {
+        "results": {key: _read_result(metric) for key, metric in metrics.items() if not metric.has_reset},
+        "first_loop_iter": connector._first_loop_iter,
+        "current_fx": connector._current_fx,
+        **{name: _plain(getattr(connector, f"_{name}")) for name in _LOGGED},
+    }
+
+
+_LOGGED = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
+
+
+def write_logged(trainer: Any, state: dict[str, Any]) -> None:
+    """Put back what `read_logged` returned."""
+    connector = trainer._logger_connector
+    results = trainer.fit_loop.epoch_loop._results
+    for key, saved in state["results"].items():
+        metric = _result_metric(trainer, saved)
+        if metric is not None:
+            results[key] = metric
+    connector._first_loop_iter = state["first_loop_iter"]
+    connector._current_fx = state["current_fx"]
+    write_monitored(trainer, state)
+
+
+def write_monitored(trainer: Any, state: dict[str, Any]) -> None:
+    """Put back the newest values only: `trainer.callback_metrics` and its like."""
+    for name in _LOGGED:
+        device = trainer.strategy.root_device
+        values = {
+            key: value.to(device) if isinstance(value, torch.Tensor) else value
+            for key, value in state[name].items()
+        }
+        getattr(trainer._logger_connector, f"_{name}").update(values)
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: value.detach().cpu().clone() if isinstance(value, torch.Tensor) else value
+        for key, value in values.items()
+    }
+
+
+def _read_result(metric: Any) -> dict[str, Any]:
+    meta = metric.meta
+    saved: dict[str, Any] = {name: getattr(meta, name) for name in _META_FIELDS}
+    saved["reduce_fx"] = meta.reduce_fx.__name__
+    saved["sync_should"] = meta.sync.should
+    saved["sync_rank_zero_only"] = meta.sync.rank_zero_only
+    saved["sync_default_group"] = meta.sync.group is None
+    saved["is_tensor"] = metric.is_tensor
+    saved["updates"] = metric._update_count
+    if metric.is_tensor:
+        saved["state"] = _plain({name: getattr(metric, name) for name in metric._defaults})
+    cache = metric._forward_cache
+    saved["cache"] = cache.detach().cpu().clone() if isinstance(cache, torch.Tensor) else None
+    return saved
+
+
+def _result_metric(trainer: Any, saved: dict[str, Any]) -> Any:
+    """A `_ResultMetric` as it was, or None where it cannot be built again."""
+    module = import_module(f"{package_of(trainer)}.trainer.connectors.logger_connector.result")
+    meta = module._Metadata(
+        **{name: saved[name] for name in _META_FIELDS}, reduce_fx=getattr(torch, saved["reduce_fx"])
+    )
+    if not saved["sync_default_group"]:
+        return None  # a process group of the user's own cannot be found again
+    meta.sync = module._Sync(
+        fn=trainer.strategy.reduce, _should=saved["sync_should"], _group=None,
+        rank_zero_only=saved["sync_rank_zero_only"],
+    )  # fmt: skip
+    device = trainer.strategy.root_device
+    metric = module._ResultMetric(meta, saved["is_tensor"])
+    metric._update_count = saved["updates"]
+    if saved["is_tensor"]:
+        for name, value in saved["state"].items():
+            setattr(metric, name, value.to(device))
+    else:
+        metric.value = trainer.lightning_module.get_submodule(saved["metric_attribute"])
+    if saved["cache"] is not None:
+        metric._forward_cache = saved["cache"].to(device)
+    return metric
+
+
+def epoch_accumulators(trainer: Any) -> dict[str, Any]:
+    """The running means, sums and extremes that Lightning will not reduce over ranks itself."""
+    return {
+        key: metric
+        for key, metric in trainer.fit_loop.epoch_loop._results.items()
+        if metric.is_tensor and metric.meta.on_epoch and not metric.has_reset and not metric.meta.sync.should
+        and not metric.meta.sync.rank_zero_only
+    }  # fmt: skip
+
+
+def accumulator_state(metric: Any) -> tuple[str, dict[str, torch.Tensor]]:
+    """(reduction, state tensors by name) of one accumulator."""
+    return metric.meta.reduce_fx.__name__, {name: getattr(metric, name) for name in metric._defaults}
+
+
+def forget_computed(metric: Any) -> None:
+    """Let an accumulator be computed again after its state was changed."""
+    metric._computed = None
+
+
+def count_no_sample(trainer: Any) -> None:
+    """This rank's batch is a repeat of weight 0: it must not count in means over the epoch."""
+    trainer.fit_loop.epoch_loop._results.batch_size = 0
+
+
+# --- torchmetrics in the module -------------------------------------------------------------
+
+
+def module_metrics(module: torch.nn.Module) -> dict[str, Any]:
+    """torchmetrics metrics among the module's submodules, by name."""
+    return {
+        name: child
+        for name, child in module.named_modules()
+        if all(hasattr(child, needed) for needed in ("_defaults", "_reductions", "_update_count"))
+        and hasattr(child, "compute")
+    }
+
+
+def read_metric(metric: Any) -> dict[str, Any]:
+    """State, reductions (by name) and update count of one metric."""
+    return {
+        "state": {name: _copied(getattr(metric, name)) for name in metric._defaults},
+        "reductions": {name: _reduction_name(metric._reductions.get(name)) for name in metric._defaults},
+        "updates": metric._update_count,
+    }
+
+
+def write_metric(metric: Any, saved: dict[str, Any]) -> None:
+    """Put a metric's state back; unknown names are left alone."""
+    for name, value in saved["state"].items():
+        if name in metric._defaults:
+            setattr(metric, name, _moved(value, metric.device))
+    metric._update_count = saved["updates"]
+    metric._computed = None
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_copied(item) for item in value]
+    return value.detach().cpu().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _moved(value: Any, device: Any) -> Any:
+    if isinstance(value, list):
+        return [_moved(item, device) for item in value]
+    return value.to(device) if isinstance(value, torch.Tensor) else value
+
+
+def _reduction_name(reduction: Any) -> str | None:
+    """`dim_zero_sum` and its like, by their last word: sum, mean, max, min, cat; else None."""
+    word = getattr(reduction, "__name__", "").removeprefix("dim_zero_")
+    return word if word in {"sum", "mean", "max", "min", "cat"} else None
+
+
+# --- signals, loggers, strategies -------------------------------------------------------------
+
+
+def after_signal_handlers(trainer: Any, hook: Callable[[], None]) -> bool:
+    """Call `hook` right after Lightning has set its signal handlers; False if it cannot be."""
+    connector = getattr(trainer, "_signal_connector", None)
+    register = getattr(connector, "register_signal_handlers", None)
+    if register is None:
+        return False
+
+    def register_then_hook() -> None:
+        register()
+        hook()
+
+    connector.register_signal_handlers = register_then_hook
+    return True
+
+
+def logger_version(logger: Any) -> int | str | None:
+    """The version of a file logger (TensorBoard, CSV), else None."""
+    if not hasattr(logger, "_version"):
+        return None
+    version = logger.version
+    return version if isinstance(version, int | str) else None
+
+
+def pin_version(logger: Any, version: int | str) -> None:
+    """Make a file logger go on in this version's directory."""
+    if logger._version != version:
+        logger._version = version
+        logger._experiment = None
+
+
+def pin_wandb(logger: Any, identifier: str) -> bool:
+    """Make a W&B logger of no given id go on with this one; False if it is no such logger."""
+    options = getattr(logger, "_wandb_init", None)
+    if type(logger).__name__ != "WandbLogger" or not isinstance(options, dict):
+        return False
+    if options.get("id") is None:
+        options.update(id=identifier, resume="allow")
+    return True
+
+
+def is_csv_logger(logger: Any) -> bool:
+    """Whether it is Lightning's CSVLogger, of either package, or a subclass."""
+    return any(cls.__name__ == "CSVLogger" for cls in type(logger).__mro__)
+
+
+def csv_writer(logger: Any) -> Any:
+    """The writer behind a CSVLogger (made if need be), or None where it cannot be continued."""
+    writer = logger.experiment
+    wanted = ("metrics_keys", "metrics_file_path", "metrics")
+    return writer if all(hasattr(writer, name) for name in wanted) else None
+
+
+def launch_as_ranks(strategy: Any) -> bool:
+    """Tell a DDPStrategy object that its processes exist already; False if it cannot be told."""
+    if getattr(strategy, "_start_method", "popen") in (None, "popen"):
+        return True
+    strategy._start_method = "popen"
+    return bool(strategy._start_method == "popen")
+
