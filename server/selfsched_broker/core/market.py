@@ -113,6 +113,8 @@ class Market:
     contenders: tuple[Contender, ...]
     total_devices: int
     """Healthy devices of the cluster, in this auction or not."""
+    kept_seats: tuple[Seat, ...] = ()
+    """The devices that contenders keep, for where they lie. On one node it may be left out."""
     reserved_for: Mapping[str, int] = field(default_factory=dict)
     """Wide jobs for which devices are being kept: job -> devices."""
     options: FairnessOptions = field(default_factory=FairnessOptions)
