@@ -1,11 +1,37 @@
-"""`SelfScheduler`, the one line a user adds to a Lightning Trainer: hooks in, flags out."""
+"""`SelfScheduler`, the one line a user adds to a Lightning Trainer: hooks in, flags out.
+
+Alone it measures its training, models it and says when it will be done: in the trainer's
+own loggers, in its progress bar, and in words at the end. Under a launcher (`selfsched run`,
+`selfsched.Trainer`) its constructor, which always runs before `Trainer(...)`, also makes
+Trainer elastic, and what it measures goes to the supervisor.
+
+Training never stops or slows for a fault in here: the first one is said once, and measuring
+is switched off.
+"""
 
 from __future__ import annotations
 
 import sys
+import time
+import warnings
+from collections.abc import Callable
 from typing import Any
 
-from selfsched.elastic.segment import SegmentSpec
+from selfsched.core.events import Event, FitFinished
+from selfsched.core.job_model import JobModel
+from selfsched.elastic.segment import SegmentSpec, boottime
+from selfsched.errors import InvalidSettings, SelfschedError, Unsupported
+from selfsched.measure.fit_facts import fit_started
+from selfsched.measure.fit_meter import FitMeter
+from selfsched.measure.hardware import hardware_name, visible_devices
+from selfsched.measure.progress_bar import finish_words, show_in, tell_position
+
+LOG_PREFIX = "selfsched/"
+BAR_EVERY_SECONDS = 1.0
+
+
+class MeasuringStopped(UserWarning):
+    """Measuring failed and was switched off; training goes on."""
 
 
 def _callback_base() -> type[Any]:
@@ -18,12 +44,253 @@ def _callback_base() -> type[Any]:
 
 
 class SelfScheduler(_callback_base()):  # type: ignore[misc]
-    """Measures its training, predicts its end and, under a launcher, makes it elastic."""
+    """Measures its training, predicts its end and, under a launcher, makes it elastic.
 
-    def __init__(self) -> None:
+    Works in a Trainer of `lightning` and of `pytorch_lightning`, on any rank (rank 0 speaks).
+    Logged, at the Trainer's `log_every_n_steps`, to its own loggers: `selfsched/devices`,
+    `step_seconds`, `data_seconds`, `communication_seconds` (where it was measured),
+    `fraction_done`, `remaining_seconds_p10`, `_p50`, `_p90`.
+
+    Args:
+        log: whether to log these scalars.
+        progress_bar: whether to show the predicted finish in the Trainer's bar.
+        explain: whether to print at the end what a step cost and what other device counts
+            would have brought.
+
+    Raises:
+        InvalidSettings: an argument that is no bool.
+
+    Example:
+        >>> trainer = Trainer(max_epochs=10, callbacks=[SelfScheduler()])  # doctest: +SKIP
+    """
+
+    def __init__(self, *, log: bool = True, progress_bar: bool = True, explain: bool = True) -> None:
         super().__init__()
+        for name, value in (("log", log), ("progress_bar", progress_bar), ("explain", explain)):
+            if not isinstance(value, bool):
+                raise InvalidSettings(f"SelfScheduler({name}={value!r}): give True or False.")
+        self._log, self._progress_bar, self._explain = log, progress_bar, explain
+        self.model: JobModel | None = None
+        """The model of this run, on rank 0 from the first step on."""
+        self._meter: FitMeter | None = None
+        self._off = False
+        self._saved: dict[str, Any] = {}
+        self._resumed = False
+        self._setup_at = 0.0
+        self._first_batch = True
+        self._bar_words: tuple[float, str | None] = (0.0, None)
+        self._undo: list[Callable[[], None]] = []
         self.segment = SegmentSpec.from_environment()
         if self.segment is not None:
             from selfsched.elastic import hooks
 
             hooks.install(self.segment)
+
+    # --- set-up and end ----------------------------------------------------------------
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        if sum(isinstance(callback, SelfScheduler) for callback in trainer.callbacks) > 1:
+            raise Unsupported("Two SelfScheduler() callbacks in one Trainer: keep one of them.")
+        self._setup_at = boottime()
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.is_global_zero and not self._off:
+            self._guarded(self._start, trainer, pl_module)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        if self._meter is not None:
+            self._guarded(self._finish, trainer)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        if self._meter is not None:
+            self._guarded(self._leave)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        if self._meter is not None:
+            self._guarded(self._leave)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was learned, in plain values: it goes on after a resume."""
+        if self.model is None:
+            return self._saved
+        samples = self._meter.samples if self._meter is not None else self._saved.get("samples", 0)
+        return {"model": self.model.to_state(), "samples": samples}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._saved, self._resumed = dict(state_dict), True
+
+    # --- the loop ----------------------------------------------------------------------
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        if self._meter is not None:
+            self._guarded(self._meter.epoch_started)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if self._meter is not None:
+            self._guarded(self._meter.batch_started)
+
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        if self._meter is not None:
+            self._guarded(self._meter.backward_started)
+
+    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+        if self._meter is not None:
+            self._guarded(self._meter.backward_ended)
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        if self._meter is not None:
+            self._guarded(self._meter.optimiser_started)
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._meter is not None:
+            self._guarded(self._batch_ended, trainer, batch, batch_idx)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        if self._meter is not None:
+            self._guarded(self._meter.epoch_ended)
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        if self._meter is not None and not trainer.sanity_checking:
+            self._guarded(self._meter.stretch_started)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        if self._meter is not None and not trainer.sanity_checking:
+            self._guarded(self._meter.validation_ended)
+
+    # --- inside ------------------------------------------------------------------------
+
+    def _guarded(self, action: Callable[..., object], *arguments: Any) -> None:
+        """Run `action`; a fault in it switches measuring off and is said once."""
+        try:
+            action(*arguments)
+        except SelfschedError:
+            raise
+        except Exception as error:  # noqa: BLE001  the outermost boundary: training must go on
+            self._off, meter, self._meter = True, self._meter, None
+            if meter is not None:
+                meter.close()
+            self._take_out()
+            warnings.warn(
+                f"selfsched stopped measuring after {type(error).__name__}: {error}. Training goes on.",
+                MeasuringStopped,
+                stacklevel=2,
+            )
+
+    def _start(self, trainer: Any, module: Any) -> None:
+        now = boottime()
+        launched = self._launched()
+        if self.model is None or self._resumed:
+            self.model = self._new_model(trainer, module)
+        begun = self.model.fit
+        fit = max(1, begun) if self._resumed and not self.model.fit_finished else begun + 1
+        if launched is not None:
+            fit = launched.fits
+        facts = fit_started(trainer, module, fit=fit, at=now, package=type(trainer).__module__.split(".")[0])
+        samples = int(self._saved.get("samples", 0)) if self._resumed else 0
+        self._resumed = False
+        self.model.segment_started(int(trainer.world_size), self._setup_at or now)
+        self.model.observe(facts, now)
+        self._meter = FitMeter(
+            trainer, module, facts=facts, samples=samples, send=self._take,
+            saved_elsewhere=launched.spec.run_directory if launched else None,
+        )  # fmt: skip
+        self._first_batch, self._bar_words = True, (0.0, None)
+        if self._progress_bar:
+            self._undo.append(show_in(trainer.progress_bar_callback, self._words))
+
+    def _new_model(self, trainer: Any, module: Any) -> JobModel:
+        launched, world = self._launched(), int(trainer.world_size)
+        smallest, largest = 1, max(world, min(visible_devices(module), 2 * world))
+        if launched is not None:
+            smallest, largest = launched.spec.min_devices, launched.spec.max_devices
+        return JobModel(
+            hardware=hardware_name(module),
+            min_devices=smallest,
+            max_devices=largest,
+            state=self._saved.get("model"),
+        )
+
+    @staticmethod
+    def _launched() -> Any:
+        """This process as a rank of a launcher's segment, or None."""
+        hooks = sys.modules.get("selfsched.elastic.hooks")
+        return hooks.current() if hooks is not None else None
+
+    def _take(self, event: Event) -> None:
+        if self.model is not None:
+            self.model.observe(event, boottime())
+        launched = self._launched()
+        if launched is not None:
+            launched.send(event)
+
+    def _batch_ended(self, trainer: Any, batch: Any, batch_index: int) -> None:
+        assert self._meter is not None
+        if self._first_batch:
+            self._first_batch = False
+            tell_position(trainer.progress_bar_callback, trainer, batch_index)
+        if not self._meter.batch_ended(batch) or not self._log or not trainer.loggers:
+            return
+        every = int(trainer.log_every_n_steps)
+        if every > 0 and trainer.global_step % every == 0:
+            self._log_scalars(trainer)
+
+    def _log_scalars(self, trainer: Any) -> None:
+        assert self.model is not None
+        assert self._meter is not None
+        now = boottime()
+        progress = self.model.progress(now)
+        scalars: dict[str, float] = {
+            "devices": float(trainer.world_size),
+            "fraction_done": progress.fraction_done,
+        }
+        timing = self._meter.newest
+        if timing is not None:
+            scalars["step_seconds"] = timing.cycle_seconds or timing.seconds
+            scalars["data_seconds"] = timing.data_seconds
+            if self._meter.communication_seconds is not None:
+                scalars["communication_seconds"] = self._meter.communication_seconds
+        forecast = self.model.forecast(self.model.devices, now)
+        if forecast is not None:
+            for quantile in ("p10", "p50", "p90"):
+                scalars[f"remaining_seconds_{quantile}"] = getattr(forecast, f"{quantile}_seconds")
+        named = {LOG_PREFIX + name: value for name, value in scalars.items()}
+        for logger in trainer.loggers:
+            # Lightning's own rows carry the steps done before this one.
+            logger.log_metrics(named, step=int(trainer.global_step) - 1)
+
+    def _words(self) -> str | None:
+        """The finish for the bar, made anew at most once a second."""
+        now = boottime()
+        made_at, words = self._bar_words
+        if self.model is not None and now - made_at >= BAR_EVERY_SECONDS:
+            forecast = self.model.forecast(self.model.devices, now) if self.model.devices else None
+            words = finish_words(forecast, time.time()) if forecast is not None else None
+            self._bar_words = (now, words)
+        return words
+
+    def _finish(self, trainer: Any) -> None:
+        assert self.model is not None
+        assert self._meter is not None
+        now = boottime()
+        self._meter.flush({})
+        explanation = self.model.explanation(now)
+        step, epoch = int(trainer.global_step), int(trainer.current_epoch)
+        self.model.observe(FitFinished(fit=self.model.fit, step=step, epoch=epoch, metrics={}), now)
+        self._leave()
+        if self._explain and self._launched() is None:
+            print("selfsched: " + " ".join(explanation.words), flush=True)
+
+    def _leave(self) -> None:
+        meter, self._meter = self._meter, None
+        if meter is not None:
+            self._saved["samples"] = meter.samples
+            meter.close()
+        if self.model is not None:
+            self.model.segment_ended(boottime())
+        self._take_out()
+
+    def _take_out(self) -> None:
+        while self._undo:
+            self._undo.pop()()

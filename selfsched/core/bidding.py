@@ -158,27 +158,29 @@ def duration_words(seconds: float) -> str:
 
 
 def saving_words(
-    devices: int, here: Remaining, others: Mapping[int, tuple[Remaining, float]]
+    here: Remaining, others: Mapping[int, tuple[Remaining, float]], *, in_hindsight: bool = False
 ) -> tuple[str, ...]:
-    """What other device counts would bring, in words.
+    """What other device counts would bring, or would have brought, in words.
 
     Args:
-        devices: the present count.
         here: time to the end as things are.
         others: for each other count, time to the end there and the restart before it.
+        in_hindsight: the run is over; times are those of the whole run.
     """
     words = []
     for count in sorted(others):
-        left, restart = others[count]
-        saved = here.median_seconds - left.median_seconds - restart
-        sure = math.hypot(here.sigma_log, left.sigma_log)
+        there, restart = others[count]
+        saved = here.median_seconds - there.median_seconds - restart
         name = f"{count} device" if count == 1 else f"{count} devices"
+        doubt = ", with little certainty" if math.hypot(here.sigma_log, there.sigma_log) > 0.35 else ""
         amount = duration_words(abs(saved))
-        doubt = ", with little certainty" if sure > 0.35 else ""
         if abs(saved) < 0.02 * here.median_seconds:
-            words.append(f"{name} would change nothing{doubt}.")
+            change, tail = ("changed" if in_hindsight else "change"), " nothing"
         elif saved > 0:
-            words.append(f"{name} would save {amount} of {duration_words(here.median_seconds)}{doubt}.")
+            change = "saved" if in_hindsight else "save"
+            tail = f" {amount} of {duration_words(here.median_seconds)}"
         else:
-            words.append(f"{name} would cost {amount} more{doubt}.")
+            change, tail = "cost", f" {amount} more"
+        have = "have " if in_hindsight else ""
+        words.append(f"{name} would {have}{change}{tail}{doubt}.")
     return tuple(words)

@@ -85,6 +85,7 @@ class JobModel:
         self._first_step_at: float | None = None
         self._first_seen_at: float | None = None
         self._last_work_at: float | None = None
+        self._saved_step: int | None = None
         self._warm_up_seconds: list[float] = []
         self._present = Series()
         self._model: StepTimeModel | None = None
@@ -108,6 +109,8 @@ class JobModel:
     def segment_ended(self, now: float) -> None:
         """The running segment is over, its devices left."""
         self._close_warm_up()
+        if self._saved_step == self._ledger.step:
+            self._ledger.forget_checkpoint()  # it belongs to the move, not to the training
         self._ledger.segment_ended(now)
         self._devices = 0
         self._started_at = self._first_step_at = None
@@ -133,6 +136,15 @@ class JobModel:
     def devices(self) -> int:
         """Devices of the running segment; 0 when none runs."""
         return self._devices
+
+    @property
+    def fit(self) -> int:
+        """Ordinal of the fit that was last begun; 0 before the first."""
+        return self._ledger.fit
+
+    @property
+    def fit_finished(self) -> bool:
+        return self._ledger.finished
 
     def progress(self, now: float | None = None) -> Progress:
         """Where the run stands.
@@ -270,13 +282,13 @@ class JobModel:
         self._ledger.stretch(event)
         if event.stretch in ("validation", "checkpoint_save"):
             self._last_work_at = now
-        if event.stretch == "checkpoint_save":
+        if event.stretch == "checkpoint_save" and event.step != self._saved_step:
             self._restart.save.update(event.seconds)
             if event.size_bytes:
                 self._restart.checkpoint_bytes = event.size_bytes
 
     def _checkpoint_saved(self, event: CheckpointSaved, now: float) -> None:
-        self._last_work_at = now
+        self._last_work_at, self._saved_step = now, event.step
         self._restart.save.update(event.seconds)
         if event.size_bytes > 0:
             self._restart.checkpoint_bytes = event.size_bytes
@@ -406,6 +418,10 @@ class JobModel:
             restart_sigma_log=RESTART_SIGMA, elapsed_seconds=elapsed_seconds,
         )  # fmt: skip
 
+    def _whole_time(self, devices: int) -> Remaining | None:
+        """What all the fit's steps would have taken on `devices` devices throughout."""
+        return self._time_of(self._ledger.whole(), devices, 0.0)
+
     def _longest_usual_silence(self, devices: int) -> float:
         series = self._series.get(devices)
         usual = (series.quantile(0.5) or 0.0) if series else 0.0
@@ -432,14 +448,15 @@ class JobModel:
             return ("No step has been measured yet.",)
         name = "1 device" if devices == 1 else f"{devices} devices"
         words = [f"A step takes {duration_words(step[0])} on {name}."]
-        here = self._remaining_work_time(devices, devices, now)
+        done = self._ledger.all_done
+        here = self._whole_time(devices) if done else self._remaining_work_time(devices, devices, now)
         others = {}
         for count in self.allowed_devices:
-            left = self._remaining_work_time(count, devices, now)
-            if count != devices and left is not None:
-                others[count] = (left, self._move_seconds(devices, count))
+            there = self._whole_time(count) if done else self._remaining_work_time(count, devices, now)
+            if count != devices and there is not None:
+                others[count] = (there, 0.0 if done else self._move_seconds(devices, count))
         if here is not None and here.median_seconds > 0:
-            words += saving_words(devices, here, others)
+            words += saving_words(here, others, in_hindsight=done)
         if self._ledger.planned_steps is None and not self._ledger.finished:
             words.append("The length of an epoch is unknown until one has been seen.")
         elif self._ledger.early_stopping:

@@ -221,7 +221,8 @@ class StepTimeModel:
         alone = first.seconds / (share + (1 - share) / first.devices)
         contention = max(self._form.prior.contention, 0.01)
         mean = np.array([math.log(alone), math.log(share / (1 - share)), 0.0, math.log(contention)])
-        return np.clip(mean, _BOUNDS[:, 0], _BOUNDS[:, 1])
+        clipped: Array = np.clip(mean, _BOUNDS[:, 0], _BOUNDS[:, 1])
+        return clipped
 
     def _find_mode(self, mean: Array) -> Array:
         best, best_cost = mean, self._cost(mean, mean)

@@ -122,6 +122,10 @@ class Ledger:
         self.checkpoints_seen += event.stretch == "checkpoint_save"
         self.epoch_ends_seen += event.stretch == "epoch_end"
 
+    def forget_checkpoint(self) -> None:
+        """The last checkpoint was no periodic one."""
+        self.checkpoints_seen = max(0, self.checkpoints_seen - 1)
+
     def segment_ended(self, now: float) -> None:
         """The running segment is over: the clock of `max_time` stands still."""
         if self.clock_from is not None:
@@ -167,6 +171,21 @@ class Ledger:
         if self.max_seconds:
             shares.append(self.elapsed(now) / self.max_seconds)
         return min(1.0, max(shares))
+
+    @property
+    def all_done(self) -> bool:
+        """Whether no step remains."""
+        planned = self.planned_steps
+        return self.finished or (planned is not None and self.step >= planned)
+
+    def whole(self) -> RemainingWork:
+        """All work of the fit so far, as if it were still to come."""
+        return RemainingWork(
+            steps=float(max(0, self.step - self.first_step)),
+            validations=float(self.spans["validation"].count) if "validation" in self.spans else 0.0,
+            checkpoints=float(self.checkpoints_seen),
+            epoch_ends=float(self.epoch_ends_seen),
+        )
 
     def remaining(self, now: float) -> RemainingWork | None:
         """Work until the first limit; None when the run has no limit that is known."""

@@ -1,0 +1,145 @@
+"""What a Lightning Trainer says of its fit before the first step: limits, lengths, sizes.
+
+All from public attributes, once a fit, on the host: nothing is loaded, nothing exchanged.
+Lengths that are not known (an iterable dataset) are None, not guessed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from selfsched.core.events import FitStarted
+
+
+def fit_started(trainer: Any, module: Any, *, fit: int, at: float, package: str) -> FitStarted:
+    """The facts of a fit, as of `on_train_start`.
+
+    Args:
+        trainer: of either Lightning package.
+        module: the LightningModule.
+        fit: ordinal of this fit within the program, from 1.
+        at: CLOCK_BOOTTIME seconds now.
+        package: which Lightning this is.
+    """
+    batches = _finite(getattr(trainer, "num_training_batches", None))
+    steps_per_epoch = _steps_per_epoch(trainer, module, batches)
+    max_epochs = _limit(trainer.max_epochs)
+    max_seconds, elapsed = _time_limit(trainer)
+    planned = _planned_steps(trainer, steps_per_epoch, max_epochs)
+    batch = _loader_batch(trainer)
+    world = int(trainer.world_size)
+    global_batch = batch * world * int(trainer.accumulate_grad_batches) if batch else None
+    return FitStarted(
+        fit=fit,
+        package=package,
+        global_batch=global_batch,
+        reference_devices=world,
+        step=int(trainer.global_step),
+        planned_steps=planned,
+        batches_per_epoch=batches,
+        steps_per_epoch=steps_per_epoch,
+        max_epochs=max_epochs,
+        max_seconds=max_seconds,
+        elapsed_seconds=elapsed,
+        validations=_validations_to_come(trainer, batches, planned, steps_per_epoch),
+        early_stopping=_has_callback(trainer, "EarlyStopping"),
+        allowed_devices=_dividing_counts(global_batch, world),
+        resume="never",
+        gradient_bytes=gradient_bytes(module),
+        at=at,
+    )
+
+
+def gradient_bytes(module: Any) -> int:
+    """Bytes of gradients that the ranks exchange in a step."""
+    return sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
+
+
+def samples_in(batch: Any) -> int:
+    """Length of the first thing in a batch that has one; 0 when there is none."""
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else 1
+    if isinstance(batch, dict):
+        return next((n for n in map(samples_in, batch.values()) if n), 0)
+    if isinstance(batch, list | tuple):
+        return next((n for n in map(samples_in, batch) if n), 0)
+    return 0
+
+
+def is_last_word_on_steps(module: Any) -> bool:
+    """Whether one batch group is one global step (not so in manual optimisation)."""
+    return bool(getattr(module, "automatic_optimization", True))
+
+
+def _finite(value: Any) -> int | None:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    return int(value) if int(value) > 0 else None
+
+
+def _limit(value: Any) -> int | None:
+    return None if value is None or value < 0 else int(value)
+
+
+def _steps_per_epoch(trainer: Any, module: Any, batches: int | None) -> int | None:
+    if batches is None or not is_last_word_on_steps(module):
+        return None
+    return max(1, math.ceil(batches / int(trainer.accumulate_grad_batches)))
+
+
+def _planned_steps(trainer: Any, steps_per_epoch: int | None, max_epochs: int | None) -> int | None:
+    by_epochs = max_epochs * steps_per_epoch if max_epochs and steps_per_epoch else None
+    limits = [limit for limit in (_limit(trainer.max_steps), by_epochs) if limit is not None]
+    return min(limits) if limits else None
+
+
+def _time_limit(trainer: Any) -> tuple[float | None, float]:
+    """(max_time, training time spent of it) from Lightning's Timer."""
+    for callback in trainer.callbacks:
+        if not _is_kind(callback, "Timer"):
+            continue
+        left, spent = callback.time_remaining(), float(callback.time_elapsed())
+        return (None if left is None else float(left) + spent), spent
+    return None, 0.0
+
+
+def _validations_to_come(
+    trainer: Any, batches: int | None, planned: int | None, steps_per_epoch: int | None
+) -> int | None:
+    """Validations until the planned end; None: unknown."""
+    if not getattr(trainer, "enable_validation", False):
+        return 0
+    if planned is None or steps_per_epoch is None or batches is None:
+        return None
+    every = getattr(trainer, "val_check_batch", None)
+    if not every or not math.isfinite(every):
+        return None
+    steps_left = max(0, planned - int(trainer.global_step))
+    batches_left = steps_left * batches / steps_per_epoch
+    epochs_every = trainer.check_val_every_n_epoch
+    if epochs_every is None:
+        return int(batches_left // every)
+    return int(batches_left / batches / epochs_every * (batches // every) + 1e-9)
+
+
+def _loader_batch(trainer: Any) -> int | None:
+    loader = getattr(trainer, "train_dataloader", None)
+    size = getattr(loader, "batch_size", None)
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def _dividing_counts(global_batch: int | None, world: int) -> tuple[int, ...]:
+    if not global_batch:
+        return (world,)
+    return tuple(n for n in range(1, 2 * world + 1) if global_batch % n == 0 or n == world)
+
+
+def _has_callback(trainer: Any, name: str) -> bool:
+    return any(_is_kind(callback, name) for callback in trainer.callbacks)
+
+
+def _is_kind(callback: Any, name: str) -> bool:
+    # By name: the two Lightning packages have classes of their own.
+    return any(cls.__name__ == name for cls in type(callback).__mro__)

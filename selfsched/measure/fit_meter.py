@@ -1,0 +1,224 @@
+"""One fit on rank 0, measured: hooks of the training loop in, events out.
+
+Joins the stopwatch, communication, device marks and newest metrics, and sends them in
+batches, at most two a second, so that a step costs a few clock readings and a tuple.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from selfsched.core.events import Event, FitStarted, Progressed, StepsTimed, StepTiming
+from selfsched.elastic.segment import boottime
+from selfsched.measure.communication import CommunicationMeter
+from selfsched.measure.device_marks import DeviceMarks
+from selfsched.measure.fit_facts import samples_in
+from selfsched.measure.lightning_names import unwatch_fetching, watch_fetching
+from selfsched.measure.metrics import MetricsReader
+from selfsched.measure.stopwatch import Stopwatch
+
+SEND_EVERY_SECONDS = 0.5
+MAX_BATCHED_TIMINGS = 1024
+"""Steps of less than half a millisecond: the rest of a batch is counted, not told."""
+
+
+class FitMeter:
+    """Measures one fit of one Trainer. Not thread-safe; lives on the training thread.
+
+    Args:
+        trainer: of either Lightning package, at `on_train_start`.
+        module: what it trains.
+        facts: of this fit.
+        samples: seen in this fit before, over all ranks.
+        send: takes the events.
+        saved_elsewhere: checkpoints below this directory are reported by who writes them.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        module: Any,
+        *,
+        facts: FitStarted,
+        samples: int,
+        send: Callable[[Event], object],
+        saved_elsewhere: Path | None = None,
+    ) -> None:
+        self._trainer = trainer
+        self._facts = facts
+        self._send = send
+        self._saved_elsewhere = saved_elsewhere
+        self._clock = time.perf_counter  # stands still in suspend
+        self._stopwatch = Stopwatch(self._clock, step=facts.step)
+        self._world = int(trainer.world_size)
+        self._communication = CommunicationMeter(trainer.strategy.model, self._world)
+        self._marks = _device_marks(module)
+        self._metrics = MetricsReader()
+        self._timings: list[StepTiming] = []
+        self._dropped = 0
+        self._next_send = self._clock() + SEND_EVERY_SECONDS
+        self._peak_bytes = _peak_bytes_reader(module)
+        self._undo: list[Callable[[], None]] = []
+        self.samples = samples
+        self.newest: StepTiming | None = None
+        """The last optimiser step."""
+        self.communication_seconds: float | None = None
+        """Exposed communication of a step, newest reading."""
+        self._watch()
+
+    # --- hooks -----------------------------------------------------------------------
+
+    def epoch_started(self) -> None:
+        self._stopwatch.epoch_started()
+
+    def batch_started(self) -> None:
+        gap = self._stopwatch.batch_started()
+        if gap is not None:
+            self._send(gap)
+        if self._marks is not None:
+            self._marks.step_started()
+
+    def backward_started(self) -> None:
+        self._stopwatch.backward_started()
+        if self._marks is not None:
+            self._marks.mark()
+
+    def backward_ended(self) -> None:
+        self._stopwatch.backward_ended()
+        if self._marks is not None:
+            self._marks.mark()
+
+    def optimiser_started(self) -> None:
+        self._stopwatch.optimiser_started()
+
+    def batch_ended(self, batch: Any) -> bool:
+        """A batch is done; True when an optimiser step ended with it."""
+        samples = samples_in(batch)
+        self.samples += samples * self._world
+        timing = self._stopwatch.batch_ended(self._trainer.global_step, samples)
+        if self._marks is not None:
+            self._marks.step_ended()
+        if timing is None:
+            return False
+        if timing.communication_seconds is not None and not self._communication.exchanges:
+            timing = timing.model_copy(update={"communication_seconds": None})
+        self.newest = timing
+        if len(self._timings) < MAX_BATCHED_TIMINGS:
+            self._timings.append(timing)
+        else:
+            self._dropped += 1
+        if self._clock() >= self._next_send:
+            self.flush(self._trainer.callback_metrics)
+        return True
+
+    def epoch_ended(self) -> None:
+        """Between the last batch of an epoch and the first of the next."""
+        self.flush({}, epoch=int(self._trainer.current_epoch) + 1)
+
+    def stretch_started(self) -> None:
+        self._stopwatch.stretch_started()
+
+    def validation_ended(self) -> None:
+        stretch = self._stopwatch.stretch_ended("validation")
+        if stretch is not None:
+            self._send(stretch)
+
+    def flush(self, metrics: Mapping[str, Any], *, epoch: int | None = None) -> None:
+        """Send what has gathered.
+
+        Args:
+            metrics: newest logged values.
+            epoch: epochs done, when one has just ended.
+        """
+        self._next_send = self._clock() + SEND_EVERY_SECONDS
+        if self._timings:
+            self._timings[-1] = self._with_sampled_parts(self._timings[-1])
+            self._send(StepsTimed(timings=tuple(self._timings), dropped=self._dropped))
+            self._timings, self._dropped = [], 0
+        self._send(
+            Progressed(
+                fit=self._facts.fit,
+                step=int(self._trainer.global_step),
+                epoch=int(self._trainer.current_epoch) if epoch is None else epoch,
+                samples=self.samples,
+                metrics=self._metrics.read(metrics),
+                peak_bytes=self._peak_bytes(),
+                at=boottime(),
+            )
+        )
+
+    def close(self) -> None:
+        """Take every watch off the Trainer."""
+        while self._undo:
+            self._undo.pop()()
+
+    # --- inside ----------------------------------------------------------------------
+
+    def _with_sampled_parts(self, timing: StepTiming) -> StepTiming:
+        parts: dict[str, Any] = {}
+        communication = self._communication.read_seconds()
+        if communication is not None:
+            parts["communication_seconds"] = communication
+        self.communication_seconds = communication or timing.communication_seconds
+        marked = self._marks.read() if self._marks is not None else None
+        if marked is not None:
+            parts |= {f"{name}_seconds": seconds for name, seconds in marked.items()}
+        return timing.model_copy(update=parts)
+
+    def _watch(self) -> None:
+        trainer = self._trainer
+        if watch_fetching(trainer, self._stopwatch.fetch_started, self._stopwatch.fetch_ended):
+            self._undo.append(lambda: unwatch_fetching(trainer))
+        save = trainer.save_checkpoint
+        own = "save_checkpoint" in vars(trainer)
+
+        def timed_save(filepath: Any, *arguments: Any, **named: Any) -> None:
+            self._stopwatch.stretch_started()
+            try:
+                save(filepath, *arguments, **named)
+            finally:
+                self._saved(filepath)
+
+        def put_back() -> None:
+            if own:
+                trainer.save_checkpoint = save
+            else:
+                vars(trainer).pop("save_checkpoint", None)
+
+        trainer.save_checkpoint = timed_save
+        self._undo.append(put_back)
+
+    def _saved(self, filepath: Any) -> None:
+        stretch = self._stopwatch.stretch_ended("checkpoint_save", size_bytes=_file_bytes(filepath))
+        elsewhere = self._saved_elsewhere
+        if stretch is not None and not (elsewhere and Path(filepath).is_relative_to(elsewhere)):
+            self._send(stretch)
+
+
+def _file_bytes(filepath: Any) -> int | None:
+    try:
+        path = Path(filepath)
+        return path.stat().st_size if path.is_file() else None
+    except (OSError, TypeError, ValueError):
+        return None  # a remote address: its size is not ours to ask for
+
+
+def _device_marks(module: Any) -> DeviceMarks | None:
+    device = getattr(module, "device", None)
+    if getattr(device, "type", "cpu") != "cuda":
+        return None
+    import torch
+
+    return DeviceMarks(lambda: torch.cuda.Event(enable_timing=True))
+
+
+def _peak_bytes_reader(module: Any) -> Callable[[], int | None]:
+    device = getattr(module, "device", None)
+    if getattr(device, "type", "cpu") != "cuda":
+        return lambda: None
+    import torch
+
+    return lambda: int(torch.cuda.max_memory_reserved(device))
