@@ -444,11 +444,21 @@ class NodeReport(Message):
     """Leases whose processes are proven gone on this node."""
 
 
+class WatchedProcess(Message):
+    """A job's process of which a node is to say when it is gone."""
+
+    lease: Identifier
+    process: ProcessOnNode
+
+
 class NodeInstructions(Message):
     """Answer to a node's report."""
 
     next_report_seconds: Seconds
     watched_leases: tuple[Identifier, ...] = ()
+    """Leases whose devices stay quarantined until the node names them in `ended_leases`."""
+    watched: tuple[WatchedProcess, ...] = ()
+    """Their processes; a lease without one here has none on this node."""
 
 
 # --- views for people --------------------------------------------------------------------
