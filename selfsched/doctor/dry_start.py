@@ -30,7 +30,8 @@ class Observer:
     def __init__(self) -> None:
         self.made: list[str] = []
         self.on = False
-        self._temporary = (os.path.join(tempfile.gettempdir(), ""), "/dev/")
+        self._here = os.path.join(os.getcwd(), "")
+        self._passing = (os.path.join(tempfile.gettempdir(), ""), "/dev/", "/proc/")
 
     def hook(self, event: str, arguments: tuple[Any, ...]) -> None:
         """What `sys.addaudithook` calls; never raises."""
@@ -45,7 +46,8 @@ class Observer:
         if isinstance(path, bytes | str):
             absolute = os.path.abspath(os.fsdecode(path))
             # Compiled modules and temporary files are meant to differ.
-            if "__pycache__" not in absolute and not absolute.startswith(self._temporary):
+            passing = absolute.startswith(self._passing) and not absolute.startswith(self._here)
+            if not passing and "__pycache__" not in absolute:
                 self.made.append(absolute)
 
 
