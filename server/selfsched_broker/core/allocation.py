@@ -97,6 +97,8 @@ def divide(question: Question) -> Division:
     """
     if not question.choices:
         return Division({}, 0.0, 0.0)
+    if not question.seats:
+        question = Question({"": 0}, question.choices, question.limits)
     if _fits_counts(question):
         return _by_counts(question)
     return _by_milp(question)
@@ -146,9 +148,9 @@ def _passes(tables: Sequence[_Table], room: tuple[int, ...]) -> list[Floats]:
         for gain, draws in table:
             if any(d > n for d, n in zip(draws, room, strict=True)):
                 continue
-            to = (..., *(slice(d, None) for d in draws))
-            source = (..., *(slice(None, n + 1 - d) for d, n in zip(draws, room, strict=True)))
-            np.maximum(following[to], value[source] + gain, out=following[to])
+            left = following[tuple(slice(d, None) for d in draws)]
+            taken = value[tuple(slice(None, n + 1 - d) for d, n in zip(draws, room, strict=True))]
+            np.maximum(left, taken + gain, out=left)
         value = following
         values.append(value)
     return values

@@ -1,0 +1,23 @@
+"""The rules that divide devices, by name."""
+
+from __future__ import annotations
+
+from selfsched.errors import Refused
+from selfsched_broker.core.market import Policy
+from selfsched_broker.core.policies.fifo import Fifo
+from selfsched_broker.core.policies.themis import Themis
+
+POLICIES: dict[str, type[Policy]] = {"themis": Themis, "fifo": Fifo}
+DEFAULT_POLICY = "themis"
+
+
+def policy_named(name: str) -> Policy:
+    """The policy of that name.
+
+    Raises:
+        Refused: there is none; the message lists those that exist.
+    """
+    kind = POLICIES.get(name)
+    if kind is None:
+        raise Refused(f"there is no policy {name!r}; there are: {', '.join(sorted(POLICIES))}")
+    return kind()

@@ -1,0 +1,277 @@
+"""What a contender may get in an auction, and what each of it would be worth.
+
+The value of a placement is v = 1 / rho, the job's part of the weight its exponent; T_alone
+is the same for all placements of a job and is left out, so the welfare of a choice is
+-weight x log T_shared. Two rules enter the times and with them the sum that is maximised:
+
+* a move counts with `move_gain` times its restart, so that nobody moves for less than that
+  and a division once reached is the best one afterwards too (its own moves are paid, those
+  to any other are not);
+* a job below what it is *entitled* to weighs more than any welfare. Entitled is, in devices,
+  the largest allowed count within the share; for a job that has none, its smallest one once
+  it has been passed over for as many ticks as its share needs to add up to it, and for a gang
+  (a wide job) after the first. The one-term estimate of waiting alone would let a job with a
+  long way to go win every term from a shorter one: this is the bound on how long a share can
+  be withheld.
+
+Ties: who stays where it is, then who has its own or last devices there, then who has waited
+longer, then a hash of (auction, job), then the node that fits tightest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from selfsched.protocol import Resume
+from selfsched_broker.core.allocation import Choice
+from selfsched_broker.core.fairness import Row, held_row, rate, shared_seconds
+from selfsched_broker.core.market import Contender, Market, Seat
+
+# Ways to lie over several nodes that are tried for one row; one node is always complete.
+MOST_SPLITS = 256
+# Weight of a tie-breaker in log value: far below what any measurement can tell.
+_TIE = 1e-8
+_WHOLE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A contender as the auction sees it."""
+
+    contender: Contender
+    rows: tuple[Row, ...]
+    weight: float
+    """Exponent of its value; the mean of all contenders is 1."""
+    owed: float
+    """Its share right now, in devices."""
+    at_stake: tuple[str, ...]
+    """Of its devices, those it may win again (first visits have taken theirs)."""
+    retains: int = 0
+    """Devices it cannot be brought below in this auction."""
+    tie: float = 0.0
+    """Rank by waiting and hash, in (0, 1]; the larger comes first."""
+
+    @property
+    def job(self) -> str:
+        return self.contender.job
+
+    @property
+    def held(self) -> int:
+        """Devices it has before the auction."""
+        return len(self.contender.kept) + len(self.contender.at_stake)
+
+    @property
+    def has_all(self) -> bool:
+        return len(self.at_stake) == len(self.contender.at_stake)
+
+    @property
+    def allowed(self) -> tuple[int, ...]:
+        """Counts it may have: what cannot be resized goes on at its size."""
+        contender = self.contender
+        size = self.held or len(contender.last_devices)
+        if contender.resume is not Resume.ELASTIC and size in contender.allowed_devices:
+            return (size,)
+        return contender.allowed_devices
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where devices lie: seats by node, and the node of every device that is known."""
+
+    seats: Mapping[str, int]
+    model_of: Mapping[str, str]
+    node_of: Mapping[str, str]
+
+
+def survey(seats: Iterable[Seat], market: Market) -> Ground:
+    """Count the seats by node."""
+    seats = list(seats)
+    known = [*market.seats, *market.kept_seats]
+    model_of = {seat.node: seat.model for seat in known}
+    node_of = {seat.device: seat.node for seat in known}
+    only = next(iter(model_of), "")
+    for contender in market.contenders:
+        for device in contender.kept:
+            node_of.setdefault(device, only)
+    return Ground(dict(Counter(seat.node for seat in seats)), model_of, node_of)
+
+
+def rank_ties(number: int, contenders: Sequence[Contender]) -> dict[str, float]:
+    """Longer waiting first, then a hash of (auction, job), in (0, 1]."""
+
+    def place(contender: Contender) -> tuple[float, str]:
+        return -contender.waiting_seconds, hashlib.sha256(f"{number}:{contender.job}".encode()).hexdigest()
+
+    ordered = sorted(contenders, key=place)
+    return {c.job: (len(ordered) - at) / len(ordered) for at, c in enumerate(ordered)}
+
+
+def entitlement(standing: Standing) -> int:
+    """Devices below which it must not be left while there is a way; 0: none (yet)."""
+    contender = standing.contender
+    within = [n for n in standing.allowed if n <= standing.owed + _WHOLE]
+    if within:
+        return max(within)
+    smallest = standing.allowed[0]
+    if standing.held:
+        return 0
+    passed = contender.passed_over
+    due = passed * standing.owed >= smallest - _WHOLE or (smallest > 1 and passed >= 1)
+    return smallest if due else 0
+
+
+def write_choices(standings: Sequence[Standing], ground: Ground, market: Market) -> dict[str, list[Choice]]:
+    """All choices of all contenders, their gains complete."""
+    drafts = {s.job: _drafts(s, ground, market) for s in standings}
+    spans = (max(c.welfare for c in choices) - min(c.welfare for c in choices) for choices in drafts.values())
+    above_all = 1.0 + sum(spans)
+    return {s.job: _complete(s, drafts[s.job], ground, above_all) for s in standings}
+
+
+def _complete(standing: Standing, drafts: Sequence[Choice], ground: Ground, above_all: float) -> list[Choice]:
+    entitled = entitlement(standing)
+    urgency = entitled * (1 + min(standing.contender.passed_over, 20)) * above_all
+    complete = [
+        replace(
+            choice,
+            gain=choice.welfare
+            + (urgency if entitled and choice.devices >= entitled else 0.0)
+            + _TIE * _preference(standing, choice, ground),
+        )
+        for choice in drafts
+    ]
+    idle = max((c.gain for c in complete if not c.taken), default=-math.inf)
+    return [c for c in complete if not c.taken or c.gain > idle]
+
+
+def _preference(standing: Standing, choice: Choice, ground: Ground) -> float:
+    if not choice.taken:
+        return 0.0
+    own = Counter(ground.node_of[d] for d in standing.at_stake)
+    last = Counter(ground.node_of[d] for d in standing.contender.last_devices if d in ground.node_of)
+    overlap = sum(min(n, own[node]) for node, n in choice.draws.items()) / choice.taken
+    memory = sum(min(n, last[node]) for node, n in choice.draws.items()) / choice.taken
+    tight = sum(n / ground.seats[node] for node, n in choice.draws.items()) / len(choice.draws)
+    return 8.0 * choice.stays + 4.0 * overlap + 2.0 * memory + standing.tie + 0.001 * tight
+
+
+def _drafts(standing: Standing, ground: Ground, market: Market) -> list[Choice]:
+    choices = list(_stay(standing, ground, market))
+    choices += _nothing_more(standing, ground, market)
+    choices += _placements(standing, ground, market)
+    return choices
+
+
+def welfare(standing: Standing, placement: Row | None, moves: bool, market: Market) -> float:
+    """-weight x log T_shared, a move counted `move_gain` times."""
+    contender, options = standing.contender, market.options
+    if placement is not None:
+        placement = replace(placement, restart_seconds=options.move_gain * placement.restart_seconds)
+    seconds = shared_seconds(
+        contender, standing.rows, placement, moves=moves, term_seconds=options.term_seconds
+    )
+    return -standing.weight * math.log(max(seconds, 1e-6))
+
+
+def row_for(standing: Standing, devices: Iterable[str], ground: Ground) -> Row:
+    """The row of a set of devices; interpolated where the bid has none for their count."""
+    held = list(devices)
+    nodes = {ground.node_of[d] for d in held}
+    model = ground.model_of.get(next(iter(nodes)), None) if nodes else None
+    row = held_row(standing.rows, len(held), len(nodes), model)
+    if row is not None:
+        return row
+    undone = max(1.0 - standing.contender.fraction_done, 1e-9)
+    remaining = undone / rate(standing.rows, standing.contender.fraction_done, len(held))
+    return Row(len(held), len(nodes), model, remaining, standing.rows[0].restart_seconds)
+
+
+def _stay(standing: Standing, ground: Ground, market: Market) -> Iterator[Choice]:
+    if not standing.at_stake or not standing.has_all:
+        return
+    devices = (*standing.contender.kept, *standing.at_stake)
+    value = welfare(standing, row_for(standing, devices, ground), False, market)
+    draws = dict(Counter(ground.node_of[d] for d in standing.at_stake))
+    exactly = frozenset(standing.at_stake)
+    yield Choice(standing.job, len(devices), draws, value, value, exactly, stays=True)
+
+
+def _nothing_more(standing: Standing, ground: Ground, market: Market) -> Iterator[Choice]:
+    """Only what it keeps anyway, as far as it can run on that."""
+    kept = standing.contender.kept
+    size = max((n for n in standing.allowed if n <= len(kept)), default=0)
+    if size < standing.retains and standing.at_stake:
+        return
+    if not size:
+        yield _choice(standing, None, 0, {}, True, market)
+        return
+    unmoved = size == standing.held
+    yield _choice(standing, row_for(standing, kept[:size], ground), size, {}, not unmoved, market)
+
+
+def _choice(
+    standing: Standing, row: Row | None, devices: int, draws: dict[str, int], moves: bool, market: Market
+) -> Choice:
+    value = welfare(standing, row, moves, market)
+    return Choice(standing.job, devices, draws, value, value, stays=devices > 0 and not moves)
+
+
+def _placements(standing: Standing, ground: Ground, market: Market) -> Iterator[Choice]:
+    contender = standing.contender
+    if contender.wanted_devices:
+        yield from _wanted(standing, ground, market)
+        return
+    least = max(standing.retains, len(contender.kept))
+    ceiling = math.inf if contender.quota_left is None else standing.held + contender.quota_left
+    kept = Counter(ground.node_of[d] for d in contender.kept)
+    for row in standing.rows:
+        if row.devices not in standing.allowed or not least <= row.devices <= ceiling:
+            continue
+        if row.devices == len(contender.kept):
+            continue
+        for draws in itertools.islice(_draws(row, kept, ground), MOST_SPLITS):
+            yield _choice(standing, row, row.devices, draws, True, market)
+
+
+def _wanted(standing: Standing, ground: Ground, market: Market) -> Iterator[Choice]:
+    missing = [d for d in standing.contender.wanted_devices if d not in standing.contender.kept]
+    nodes = Counter(ground.node_of.get(d, "") for d in missing)
+    if not missing or any(ground.seats.get(node, 0) < n for node, n in nodes.items()):
+        return
+    row = row_for(standing, standing.contender.wanted_devices, ground)
+    choice = _choice(standing, row, len(standing.contender.wanted_devices), dict(nodes), True, market)
+    yield replace(choice, exactly=frozenset(missing))
+
+
+def _draws(row: Row, kept: Counter[str], ground: Ground) -> Iterator[dict[str, int]]:
+    """Every way a row can lie on the seats, what is kept staying where it is."""
+    models = sorted({model for node, model in ground.model_of.items() if node in kept or not kept})
+    for model in models:
+        if row.model not in (None, model):
+            continue
+        nodes = [n for n in ground.seats if ground.model_of[n] == model and n not in kept]
+        nodes.sort(key=lambda n: (-ground.seats[n], n))
+        for further in itertools.combinations(nodes, max(0, row.nodes - len(kept))):
+            used = [*sorted(kept), *further]
+            if len(used) == row.nodes:
+                lowest = [0 if node in kept else 1 for node in used]
+                room = [ground.seats.get(node, 0) for node in used]
+                for split in _splits(row.devices - kept.total(), lowest, room):
+                    yield {node: n for node, n in zip(used, split, strict=True) if n}
+
+
+def _splits(total: int, lowest: Sequence[int], room: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """All ways to write `total` as a sum within the bounds."""
+    if not lowest:
+        if total == 0:
+            yield ()
+        return
+    rest_low, rest_room = sum(lowest[1:]), sum(room[1:])
+    for first in range(max(lowest[0], total - rest_room), min(room[0], total - rest_low) + 1):
+        for rest in _splits(total - first, lowest[1:], room[1:]):
+            yield (first, *rest)

@@ -1,0 +1,173 @@
+"""Why a job got what it got, in numbers and in the words of somebody with a notebook.
+
+One sentence for each award. It names other accounts, their share and their rho, which are
+public, and never their bids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from selfsched_broker.core.fairness import Row, held_row
+from selfsched_broker.core.market import Contender, Market
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What an auction did to one contender."""
+
+    contender: Contender
+    held: int
+    got: int
+    owed: float
+    """Its share right now, in devices."""
+    moved: bool
+    visit: bool
+    visitor: str | None
+    """The job for whose first visit it gave a device."""
+    considered: bool
+    measured: bool
+    rho_before: float | None
+    rho_after: float | None
+    rows: tuple[Row, ...]
+
+
+def explain(outcome: Outcome, everyone: Sequence[Outcome], market: Market) -> str:
+    """The reason of one award.
+
+    Args:
+        outcome: what happened to the job.
+        everyone: what happened to all, itself included.
+        market: the question.
+    """
+    if outcome.visit:
+        return (
+            f"first visit on {_devices(outcome.got)}: {market.options.visit_steps} steady steps, at most"
+            f" {_seconds(market.options.visit_seconds)}, to measure your speed; it costs nothing"
+        )
+    if outcome.got > outcome.held:
+        return _more(outcome, everyone, market)
+    if outcome.got < outcome.held:
+        return _less(outcome, everyone, market)
+    if outcome.got:
+        return _same(outcome, everyone, market)
+    return _waits(outcome, everyone, market)
+
+
+def _more(outcome: Outcome, everyone: Sequence[Outcome], market: Market) -> str:
+    verb = "grows to" if outcome.held else "gets"
+    head = f"{verb} {outcome.got} of {_devices(market.total_devices)}"
+    if not any(_wanted_more(other) for other in everyone if other is not outcome):
+        return f"{head}: nobody else wants them"
+    return f"{head}: your share is {_number(outcome.owed)}{_rho_words(outcome)}"
+
+
+def _less(outcome: Outcome, everyone: Sequence[Outcome], market: Market) -> str:
+    head = (
+        f"shrinks to {outcome.got} of {outcome.held}" if outcome.got else f"gives up {_devices(outcome.held)}"
+    )
+    if outcome.visitor is not None:
+        visitor = next(o for o in everyone if o.contender.job == outcome.visitor)
+        return (
+            f"{head}: {_who(visitor, outcome)} makes a first visit, and you hold more than your share of"
+            f" {_number(outcome.owed)}"
+        )
+    rival = _rival(outcome, everyone)
+    if rival is None:
+        return f"{head}: what is left would not run on more, or not for longer than a restart costs"
+    return f"{head}: {_against(rival, outcome)}"
+
+
+def _same(outcome: Outcome, everyone: Sequence[Outcome], market: Market) -> str:
+    head = f"{outcome.got} of {_devices(market.total_devices)}"
+    if not outcome.measured:
+        return f"{head}: measuring your speed"
+    if outcome.moved:
+        return f"{head}, other ones than before: it suits all jobs together better"
+    if not outcome.contender.may_move:
+        return f"{head}: your last move is not repaid yet, or you cannot be moved"
+    if outcome.got >= outcome.contender.allowed_devices[-1]:
+        if not any(_wanted_more(other) for other in everyone if other is not outcome):
+            return f"{head}: nobody else wants them"
+        return f"{head}: all you can use"
+    if sum(other.got for other in everyone) < market.total_devices:
+        return f"{head}: {_not_worth(outcome, market)}"
+    rival = _rival(outcome, everyone)
+    return f"{head}: {_against(rival, outcome)}" if rival else f"{head}: as before"
+
+
+def _waits(outcome: Outcome, everyone: Sequence[Outcome], market: Market) -> str:
+    need = outcome.contender.allowed_devices[0]
+    if outcome.contender.quota_left is not None and outcome.contender.quota_left < need:
+        return f"waits: your account may hold {_devices(outcome.contender.quota_left)} more, you need {need}"
+    if need > market.total_devices:
+        return f"waits: you need {_devices(need)}, there are {market.total_devices}"
+    if not outcome.considered:
+        return f"waits: {_rho_words(outcome).removeprefix(', ')}; jobs with a worse one come first"
+    if need > 1 and outcome.contender.passed_over >= 1:
+        return f"waits: devices that become free are kept for you until there are {need}"
+    rival = _rival(outcome, everyone)
+    if rival is None:
+        return f"waits: no {_devices(need)} free for you now"
+    return f"waits for {_devices(need)}: {_against(rival, outcome)}"
+
+
+def _rival(outcome: Outcome, everyone: Sequence[Outcome]) -> Outcome | None:
+    """Who has what this job does not: the one that gained most, else the one that holds most."""
+    others = [o for o in everyone if o is not outcome and o.got]
+    return max(others, key=lambda o: (o.got - o.held, o.got, -o.contender.number), default=None)
+
+
+def _against(rival: Outcome, outcome: Outcome) -> str:
+    within = "its share" if rival.got <= rival.owed + 1e-9 else f"{_devices(rival.got)}, its share is"
+    words = (
+        f"{_who(rival, outcome)} holds {within} {'of ' if within == 'its share' else ''}{_number(rival.owed)}"
+    )
+    if rival.got <= rival.held or rival.rho_before is None or outcome.rho_before is None:
+        return words
+    theirs, ours = rival.rho_before, outcome.rho_before
+    compared = "worse than" if theirs > ours else "better than" if theirs < ours else "the same as"
+    return f"{words}, and its rho {theirs:.2f} is {compared} yours, {ours:.2f}"
+
+
+def _not_worth(outcome: Outcome, market: Market) -> str:
+    """Why a further device that nobody has would not be taken."""
+    now = held_row(outcome.rows, outcome.got, 1, None)
+    more = [row for row in outcome.rows if row.devices > outcome.got]
+    best = min(more, key=lambda row: row.remaining_seconds + row.restart_seconds, default=None)
+    if now is None or best is None:
+        return "more would not fit it"
+    saved = now.remaining_seconds - best.remaining_seconds
+    if saved > market.options.move_gain * best.restart_seconds:
+        return "no further devices fit it where they are"
+    return (
+        f"{best.devices} would save {_seconds(max(saved, 0.0))}, less than {market.options.move_gain:g} times"
+        f" the {_seconds(best.restart_seconds)} the move costs"
+    )
+
+
+def _who(other: Outcome, outcome: Outcome) -> str:
+    if other.contender.account == outcome.contender.account:
+        return "another job of yours"
+    return other.contender.account
+
+
+def _wanted_more(outcome: Outcome) -> bool:
+    return outcome.got == 0 or outcome.got < outcome.held or (outcome.got < outcome.contender.max_devices)
+
+
+def _rho_words(outcome: Outcome) -> str:
+    return "" if outcome.rho_before is None else f", your rho {outcome.rho_before:.2f}"
+
+
+def _devices(count: int) -> str:
+    return f"{count} device" if count == 1 else f"{count} devices"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s"
