@@ -26,6 +26,7 @@ def carry(trainer: Any) -> dict[str, Any]:
         "logged": internals.read_logged(trainer),
         "metrics": carry_metrics(trainer),
         "should_stop": bool(trainer.should_stop),
+        "keepers": internals.read_keepers(trainer),
     }
 
 
@@ -34,6 +35,7 @@ def put_back(trainer: Any, part: dict[str, Any]) -> None:
     internals.write_logged(trainer, part["logged"])
     put_metrics_back(trainer, part["metrics"])
     trainer.should_stop = part["should_stop"]
+    internals.write_keepers(trainer, part["keepers"])
 
 
 def carry_metrics(trainer: Any) -> dict[str, Any]:
@@ -68,7 +70,8 @@ def merged(parts: Sequence[dict[str, Any]], rank: int) -> tuple[dict[str, Any], 
             metrics[name] = whole
     logged = dict(parts[0]["logged"])
     logged["results"] = _merge_results([part["logged"]["results"] for part in parts], rank)
-    return {"logged": logged, "metrics": metrics, "should_stop": parts[0]["should_stop"]}, unmergeable
+    whole_part = {"logged": logged, "metrics": metrics}
+    return {**whole_part, **{name: parts[0][name] for name in ("should_stop", "keepers")}}, unmergeable
 
 
 def _merge_results(parts: Sequence[dict[str, Any]], rank: int) -> dict[str, Any]:
@@ -121,12 +124,9 @@ def _merge_metric(versions: Sequence[dict[str, Any]]) -> tuple[dict[str, Any] | 
             state[name] = _concatenated(values)
         elif reduction == "mean":
             spread = True  # a later mean over ranks must find the same value everywhere
-            weights = torch.tensor(updates, dtype=torch.float64).clamp(min=0)
-            weights = weights / weights.sum() if weights.sum() > 0 else torch.ones_like(weights) / len(weights)
-            state[name] = sum(
-                (value * float(weight) for value, weight in zip(values, weights, strict=True)),
-                start=torch.zeros_like(values[0]),
-            )
+            shares = [max(count, 0) for count in updates] if any(updates) else [1] * len(updates)
+            weighted = [value * share / sum(shares) for value, share in zip(values, shares, strict=True)]
+            state[name] = torch.stack(weighted).sum(dim=0)
         else:
             state[name] = merge_accumulators(reduction, [{"v": value} for value in values])["v"]
     return {**versions[0], "state": state, "updates": sum(updates)}, spread

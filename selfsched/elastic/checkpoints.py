@@ -70,11 +70,16 @@ class CheckpointStore:
     """The restart checkpoints of one fit. One writer (rank 0), readers on all ranks."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self.directory = directory
+
+    def free_bytes(self) -> int:
+        """Room left on the file system."""
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return shutil.disk_usage(self.directory).free
 
     def begin(self, step: int) -> Path:
         """The directory to write `lightning.ckpt` into; the same on every rank."""
-        return self._directory / f".saving-{step:012d}"
+        return self.directory / f".saving-{step:012d}"
 
     def make_room(self, step: int) -> None:
         """Rank 0, before anyone writes: an empty directory to write into."""
@@ -95,11 +100,11 @@ class CheckpointStore:
         (temporary / "manifest.json").write_text(json.dumps(manifest))
         _sync(temporary / "manifest.json")
         _sync(temporary)
-        final = self._directory / (_FINISHED if finished else f"step-{step:012d}")
+        final = self.directory / (_FINISHED if finished else f"step-{step:012d}")
         if final.exists():
             shutil.rmtree(final)
         temporary.rename(final)
-        _sync(self._directory)
+        _sync(self.directory)
         self._prune(KEEP if not finished else 0)
         return Checkpoint(final, step, finished, sum(sizes.values()))
 
@@ -113,15 +118,15 @@ class CheckpointStore:
         return None
 
     def _candidates(self) -> list[Path]:
-        finished = self._directory / _FINISHED
-        steps = sorted(self._directory.glob("step-*"), reverse=True)
+        finished = self.directory / _FINISHED
+        steps = sorted(self.directory.glob("step-*"), reverse=True)
         return ([finished] if finished.exists() else []) + steps
 
     def _prune(self, keep: int) -> None:
         """Remove what is older than the `keep` newest; the newest is proven by now."""
-        for old in sorted(self._directory.glob("step-*"), reverse=True)[keep:]:
+        for old in sorted(self.directory.glob("step-*"), reverse=True)[keep:]:
             shutil.rmtree(old, ignore_errors=True)
-        for left in self._directory.glob(".saving-*"):
+        for left in self.directory.glob(".saving-*"):
             shutil.rmtree(left, ignore_errors=True)
 
 
@@ -137,11 +142,6 @@ def ensure_private(directory: Path) -> None:
             f"{directory} has mode {stat.S_IMODE(status.st_mode):04o}: others could have changed it. "
             f"If it is yours: chmod 700 {directory}"
         )
-
-
-def free_bytes(directory: Path) -> int:
-    """Room left on the file system of `directory`."""
-    return shutil.disk_usage(directory).free
 
 
 def _checked(path: Path) -> Checkpoint:

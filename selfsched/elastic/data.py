@@ -155,9 +155,9 @@ class FitData:
         spec, batch = self._process.spec, self.global_batch
         if not self.allowed_devices:
             self._process.refuse(
-                f"a global batch of {batch} (batch_size x {self.reference_devices} device(s)) is divided by no "
-                f"number of devices from {spec.min_devices} to {spec.max_devices}: nothing was trained. Choose "
-                f"a batch size that is, or other limits."
+                f"a global batch of {batch} (batch_size x {self.reference_devices} device(s)) is divided by "
+                f"no number of devices from {spec.min_devices} to {spec.max_devices}: nothing was trained. "
+                "Choose another batch size, or other limits."
             )
         if batch is not None and batch % self._ranks.world_size:
             self._process.refuse(

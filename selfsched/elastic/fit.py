@@ -13,32 +13,31 @@ import time
 import traceback
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NoReturn
 
-from selfsched.core.events import (
-    CheckpointSaved,
-    FitFinished,
-    Left,
-    RankRaised,
-    StretchTimed,
-)
+from selfsched.core.events import FitFinished, Left, RankRaised
 from selfsched.elastic import carried, loggers
 from selfsched.elastic import lightning_internals as internals
 from selfsched.elastic.agreement import Agreement, Ranks, Reason, Wish
-from selfsched.elastic.checkpoints import Checkpoint, CheckpointStore, ensure_private, free_bytes
+from selfsched.elastic.checkpoints import Checkpoint, CheckpointStore, ensure_private
 from selfsched.elastic.data import FitData
 from selfsched.elastic.fit_record import FitRecord, fit_started
-from selfsched.elastic.noise import random_states, restore_random_states, seed_all
+from selfsched.elastic.noise import restore_random_states, seed_all
 from selfsched.elastic.process import RankProcess, Termination
+from selfsched.elastic.saver import Saver
 from selfsched.elastic.segment import Order, boottime
+from selfsched.elastic.survey import Asked, survey, without_finders
 from selfsched.elastic.weights import weigh
 from selfsched.errors import CheckpointUnusable
 
 CHECKPOINT_SECONDS = 300.0
 """Between two periodic restart checkpoints."""
-_LEFT_AS = {
-    Reason.PLANNED: "planned", Reason.ORDERED: "ordered", Reason.DEADLINE: "deadline", Reason.STOPPED: "stopped",
-}  # fmt: skip
+_LEFT_AS: dict[Reason, Literal["ordered", "planned", "deadline", "stopped"]] = {
+    Reason.PLANNED: "planned",
+    Reason.ORDERED: "ordered",
+    Reason.DEADLINE: "deadline",
+    Reason.STOPPED: "stopped",
+}
 _MARGIN_SECONDS = 0.5
 _QUIET = (
     "It is recommended to use `self.log",  # validation is whole, training means are merged
@@ -53,13 +52,16 @@ class FitRun:
     Args:
         process: This rank.
         trainer: The Trainer whose fit it is.
-        reference_devices: Devices the script's batch size refers to.
+        asked: What the script asked of it.
     """
 
-    def __init__(self, process: RankProcess, trainer: Any, reference_devices: int) -> None:
+    def __init__(self, process: RankProcess, trainer: Any, asked: Asked) -> None:
         process.fits += 1
         self.ordinal = process.fits
         self.left: Reason | None = None
+        self.callback: Any = None
+        """The callback that forwards its hooks here."""
+        self._asked = asked
         self._process = process
         self._trainer = trainer
         self._directory = process.spec.run_directory / "fits" / str(self.ordinal)
@@ -70,13 +72,14 @@ class FitRun:
         self._checkpoint: Checkpoint | None = None
         self._own: dict[str, Any] = {}
         self._record: FitRecord | None = None
-        self.data = FitData(process, trainer, self._ranks, reference_devices)
+        self.data = FitData(process, trainer, self._ranks, asked.reference_devices)
+        self._saver = Saver(process, trainer, self._ranks, self.data, self._store)
         self._weight = 1.0
         self._untouched: dict[str, Any] | None = None
+        self._validation_at = 0.0
+        self._validation_seconds = 0.0
         self._entered = False
         self._load_seconds = 0.0
-        self._save_seconds = 0.0
-        self._saved_at = boottime()
         self._step_at: float | None = None
         self._step_seconds: float | None = None
 
@@ -92,10 +95,12 @@ class FitRun:
             if trainer.is_global_zero:
                 loggers.continue_csv(trainer.loggers, self._own.get("csv_rows", ()))
         if self._checkpoint is not None:
+            trainer.callbacks[:] = without_finders(trainer.callbacks)
             arguments["ckpt_path"] = str(self._checkpoint.lightning_path)
             self._time_load()
         self.data.attach(arguments, self._own.get("data"))
         internals.before_each_batch(trainer, self._between_batches)
+        internals.before_each_validation(trainer, self._before_validation)
         self._termination.install()
         internals.after_signal_handlers(trainer, self._termination.install)
         for message in _QUIET:
@@ -109,6 +114,7 @@ class FitRun:
             ensure_private(spec.run_directory)
             self._checkpoint = self._store.newest()
             self._own = self._checkpoint.own_fields() if self._checkpoint else {}
+            self._saver.last_bytes = self._checkpoint.size_bytes if self._checkpoint else 0
         except CheckpointUnusable as unusable:
             self._process.refuse(str(unusable))
         self._record = FitRecord.read(self._directory)
@@ -144,8 +150,14 @@ class FitRun:
 
     def on_fit_start(self) -> None:
         """Directories are known by now: keep them. A fit that is over already must not train."""
+        found = FitRecord.of(self._trainer)
+        if self._record is not None and self._record.model != found.model:
+            self._process.refuse(
+                f"fit {self.ordinal} of this script trained a {self._record.model} in an earlier segment and "
+                f"a {found.model} now: a script must do the same fits in the same order each time"
+            )
         if self._record is None:
-            self._record = FitRecord.of(self._trainer)
+            self._record = found
             if self._trainer.is_global_zero:
                 self._record.write(self._directory)
         if self.replayed:
@@ -175,9 +187,7 @@ class FitRun:
             return
         accumulators = internals.epoch_accumulators(self._trainer)
         states = {key: internals.accumulator_state(metric) for key, metric in accumulators.items()}
-        parts = self._ranks.gathered(
-            {key: (name, {k: v.detach().cpu() for k, v in state.items()}) for key, (name, state) in states.items()}
-        )
+        parts = self._ranks.gathered(states)
         for key, metric in accumulators.items():
             reduction = states[key][0]
             whole = carried.merge_accumulators(reduction, [part[key][1] for part in parts if key in part])
@@ -187,23 +197,47 @@ class FitRun:
 
     # --- between two batches ----------------------------------------------------------------------
 
-    def _between_batches(self) -> None:
+    def _between_batches(self) -> bool:
+        """Leave or save, if it is time; False: do the validation that is owed, no batch yet."""
         trainer = self._trainer
-        if not self._entered:
-            self._enter()
+        if self.callback not in trainer.callbacks:  # a finder's trial, not the training
+            return True
+        if not self._entered and not self._enter():
+            return False
         if internals.half_accumulated(trainer):
-            return
+            return True
         self._note_step()
-        spec = self._process.spec
-        if spec.cut_at is not None and spec.cut_at[0] == self.ordinal and trainer.global_step >= spec.cut_at[1]:
+        fit, step = self._process.spec.cut_at or (0, 0)
+        if fit == self.ordinal and trainer.global_step >= step:
             self._leave(Reason.PLANNED)
-        if not self._agreement.due():
+        if self._agreement.due():
+            wish = self._agreement.exchange(self._wish(), self._step_seconds)
+            if wish.leave:
+                self._leave(wish.leave)
+            if wish.save:
+                self._saver.save()
+        return True
+
+    def _before_validation(self) -> None:
+        """Leave before a validation that would not be over in time; it is owed to the next segment."""
+        order, leave_by, _ = self._process.orders()
+        if not self._entered or internals.half_accumulated(self._trainer):
             return
-        wish = self._agreement.exchange(self._wish(), self._step_seconds)
-        if wish.leave:
-            self._leave(wish.leave)
-        if wish.save:
-            self._save()
+        needed = self._validation_seconds + self._saver.seconds + _MARGIN_SECONDS
+        late = order is not Order.GO_ON and boottime() + needed > leave_by
+        reason = Reason.STOPPED if order is Order.STOP else Reason.DEADLINE
+        if not self._ranks.maximum([int(late)])[0]:
+            return
+        self._leave(reason if late else Reason.DEADLINE, validation_owed=True)
+
+    def on_validation_start(self) -> None:
+        """A validation within the training begins."""
+        self._validation_at = time.perf_counter()
+
+    def on_validation_end(self) -> None:
+        """Know how long a validation takes."""
+        if self._entered:
+            self._validation_seconds = time.perf_counter() - self._validation_at
 
     def _wish(self) -> Wish:
         order, _, lease_ends_at = self._process.orders()
@@ -214,12 +248,12 @@ class FitRun:
             return Wish(Reason.DEADLINE)
         if order is Order.YIELD or self._termination.requested:
             return Wish(Reason.ORDERED)
-        return Wish(save=now - self._saved_at >= CHECKPOINT_SECONDS)
+        return Wish(save=now - self._saver.saved_at >= CHECKPOINT_SECONDS)
 
     def _margin_seconds(self) -> float:
         """What leaving may take: the steps until ranks next exchange, and a save."""
         steps = self._agreement.stride * (self._step_seconds or 0.0)
-        return min(_MARGIN_SECONDS + steps + self._save_seconds, 10.0)
+        return min(_MARGIN_SECONDS + steps + self._saver.seconds, 10.0)
 
     def _note_step(self) -> None:
         now = time.perf_counter()
@@ -230,8 +264,12 @@ class FitRun:
             self._step_seconds = took if known is None else min(took, 0.9 * known + 0.1 * took)
         self._step_at = now
 
-    def _enter(self) -> None:
-        """Before the segment's first batch is fetched: be where the last segment left off."""
+    def _enter(self) -> bool:
+        """Before the segment's first batch is fetched: be where the last segment left off.
+
+        Returns:
+            False if that was before a validation, which comes first.
+        """
         self._entered = True
         trainer = self._trainer
         seed = self.data.seed
@@ -243,10 +281,12 @@ class FitRun:
         if trainer.is_global_zero:
             started = fit_started(trainer, self.data, self.ordinal, self._process.spec)
             self._process.send(started)
-            self._send_stretch("start", _seconds_since_process_start(), None)
+            self._saver.send_stretch("start", _seconds_since_process_start(), None)
             if self._checkpoint is not None:
-                self._send_stretch("checkpoint_load", self._load_seconds, self._checkpoint.size_bytes)
+                self._saver.send_stretch("checkpoint_load", self._load_seconds, self._checkpoint.size_bytes)
         self.data.announce()
+        survey(trainer, self._asked, self.ordinal, self._process)
+        return not self._own.get("validation_owed", False)
 
     def _take_up(self, parts: list[dict[str, Any]]) -> None:
         trainer = self._trainer
@@ -263,61 +303,8 @@ class FitRun:
 
     # --- saving and leaving -----------------------------------------------------------------------
 
-    def _save(self, *, finished: bool = False) -> bool:
-        """A restart checkpoint, by all ranks together; False if there is no room for it."""
-        trainer = self._trainer
-        step = trainer.global_step
-        started = time.perf_counter()
-        self._saved_at = boottime()
-        if not self._room():
-            return False
-        random = random_states()  # saving must not be seen in the noise
-        parts = self._ranks.gathered(carried.carry(trainer))
-        if trainer.is_global_zero:
-            self._store.make_room(step)
-        self._ranks.barrier()
-        trainer.save_checkpoint(str(self._store.begin(step) / "lightning.ckpt"))
-        if trainer.is_global_zero:
-            own = {
-                "fit": self.ordinal,
-                "ranks": parts,
-                "data": self.data.state(),
-                "csv_rows": loggers.csv_rows(trainer.loggers),
-                "epoch": trainer.current_epoch,
-            }
-            checkpoint = self._store.complete(step, own, finished=finished)
-            self._announce_saved(checkpoint, time.perf_counter() - started)
-            self._checkpoint = checkpoint
-        self._save_seconds = time.perf_counter() - started
-        restore_random_states(random)
-        return True
-
-    def _announce_saved(self, checkpoint: Checkpoint, seconds: float) -> None:
-        path, size, step = checkpoint.path, checkpoint.size_bytes, checkpoint.step
-        self._process.send(
-            CheckpointSaved(fit=self.ordinal, step=step, path=path, size_bytes=size, seconds=seconds)
-        )
-        self._send_stretch("checkpoint_save", seconds, size)
-
-    def _room(self) -> bool:
-        """Whether a checkpoint fits on the disk; rank 0 decides for all."""
-        if self._trainer.is_global_zero:
-            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            weights = sum(p.numel() * p.element_size() for p in self._trainer.lightning_module.parameters())
-            needed = int(1.1 * self._checkpoint.size_bytes) if self._checkpoint else 3 * weights + 1_000_000
-            short = needed > free_bytes(self._directory)
-            if short:
-                self._process.notice(
-                    "no_room",
-                    f"no room for a checkpoint of {needed / 1e6:.0f} MB in {self._directory}: training goes on, "
-                    f"a restart would go back to the last one",
-                )
-        else:
-            short = False
-        return not self._ranks.maximum([int(short)])[0]
-
-    def _leave(self, reason: Reason) -> None:
-        self._save()
+    def _leave(self, reason: Reason, *, validation_owed: bool = False) -> NoReturn:
+        self._saver.save(validation_owed=validation_owed)
         self.left = reason
         step = self._trainer.global_step
         self._process.send(Left(rank=self._process.rank, step=step, reason=_LEFT_AS[reason]))
@@ -331,10 +318,10 @@ class FitRun:
         if self.replayed:
             internals.write_monitored(trainer, self._own["ranks"][0]["logged"])
             return
-        self._save(finished=True)
+        saved = self._saver.save(finished=True)
         if trainer.is_global_zero:
             best = getattr(trainer.checkpoint_callback, "best_model_path", "") or ""
-            final = self._checkpoint.lightning_path if self._checkpoint else None
+            final = saved.lightning_path if saved else None
             self._process.send(
                 FitFinished(
                     fit=self.ordinal, step=trainer.global_step, epoch=trainer.current_epoch,
@@ -348,8 +335,7 @@ class FitRun:
         self._process.send(
             RankRaised(
                 rank=self._process.rank, type=type(error).__name__, message=str(error),
-                traceback=traceback.format_exc(), out_of_memory="out of memory" in str(error).lower()
-                or isinstance(error, MemoryError),
+                traceback=traceback.format_exc(), out_of_memory=_is_out_of_memory(error),
             )
         )  # fmt: skip
         self._process.writer.flush()
@@ -357,7 +343,7 @@ class FitRun:
     def cleanup(self) -> None:
         """Take every hook out again."""
         self._termination.remove()
-        internals.forget_before_each_batch(self._trainer)
+        internals.forget_hooks(self._trainer)
         self._trainer.strategy.__dict__.pop("load_checkpoint", None)
         self.data.detach()
         self._process.restore_environment()
@@ -367,9 +353,9 @@ class FitRun:
         """What an earlier SIGTERM handler raised."""
         return self._termination.deferred
 
-    def _send_stretch(self, stretch: Any, seconds: float, size_bytes: int | None) -> None:
-        step = self._trainer.global_step
-        self._process.send(StretchTimed(stretch=stretch, seconds=seconds, step=step, size_bytes=size_bytes))
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or "out of memory" in str(error).lower()
 
 
 def _seconds_since_process_start() -> float:

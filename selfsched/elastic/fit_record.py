@@ -108,11 +108,11 @@ def validations_to_come(
     every = _finite(trainer.val_check_batch)
     if planned is None or not batches_per_epoch or not steps_per_epoch or not every:
         return None
-    epochs_between = trainer.check_val_every_n_epoch
+    epochs_between: int | None = trainer.check_val_every_n_epoch
 
     def until(step: int) -> int:
         epochs, rest = divmod(step, steps_per_epoch)
-        in_rest = min(rest * trainer.accumulate_grad_batches, batches_per_epoch)
+        in_rest = min(rest * int(trainer.accumulate_grad_batches), batches_per_epoch)
         if epochs_between is None:
             return (epochs * batches_per_epoch + in_rest) // every
         whole = (epochs // epochs_between) * (batches_per_epoch // every)

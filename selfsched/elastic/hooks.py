@@ -20,8 +20,10 @@ from selfsched.elastic import support
 from selfsched.elastic.fit import FitRun
 from selfsched.elastic.process import OnLeave, RankProcess
 from selfsched.elastic.segment import SegmentSpec
+from selfsched.elastic.survey import Asked
+from selfsched.errors import Refused
 
-_MARK = "_selfsched_reference_devices"
+_ASKED = "_selfsched_asked"
 _SHARDED = ("fsdp", "deepspeed", "model_parallel", "xla")
 
 
@@ -78,9 +80,9 @@ def _wrap(trainer_class: type[Any], package: str, installation: _Installation) -
 
     @functools.wraps(init)
     def wrapped_init(self: Any, *arguments: Any, **named: Any) -> None:
-        reference = _for_this_segment(named, package, process)
+        asked = _for_this_segment(named, package, process)
         init(self, *arguments, **named)
-        setattr(self, _MARK, reference)
+        setattr(self, _ASKED, asked)
 
     @functools.wraps(fit)
     def wrapped_fit(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -91,11 +93,11 @@ def _wrap(trainer_class: type[Any], package: str, installation: _Installation) -
     trainer_class.fit = wrapped_fit
 
 
-def _for_this_segment(named: dict[str, Any], package: str, process: RankProcess) -> int:
-    """Set the Trainer's arguments to this segment's; returns the devices the script named."""
+def _for_this_segment(named: dict[str, Any], package: str, process: RankProcess) -> Asked:
+    """Set the Trainer's arguments to this segment's; returns what the script had asked."""
     process.restore_environment()
     spec = process.spec
-    reference = devices_named(named.get("devices"), named.get("num_nodes"))
+    asked = Asked.of(named, devices_named(named.get("devices"), named.get("num_nodes")))
     named["strategy"] = _strategy(named.get("strategy", "auto"), process)
     named["devices"], named["num_nodes"] = spec.world_size, 1
     named["accelerator"] = spec.accelerator
@@ -104,7 +106,7 @@ def _for_this_segment(named: dict[str, Any], package: str, process: RankProcess)
     plugins = list(plugins) if isinstance(plugins, list | tuple) else [plugins]
     if not any(internals.is_cluster_environment(plugin) for plugin in plugins):
         named["plugins"] = [*plugins, internals.environment_plugin(package)]
-    return reference
+    return asked
 
 
 def devices_named(devices: Any, num_nodes: Any) -> int:
@@ -142,21 +144,24 @@ def _strategy(asked: Any, process: RankProcess) -> Any:
 
 
 def _run_fit(trainer: Any, fit: Callable[..., Any], arguments: dict[str, Any], process: RankProcess) -> Any:
-    reference = getattr(trainer, _MARK, None)
-    if reference is None:
+    asked = getattr(trainer, _ASKED, None)
+    if asked is None:
         process.refuse(support.message("trainer_first"))
     process.restore_environment()
     arguments.pop("self", None)
-    run = FitRun(process, trainer, reference)
+    run = FitRun(process, trainer, asked)
     callback = _forwarding_callback(run, internals.package_of(trainer))
     try:
         run.prepare(arguments)
         if "weights_only" in inspect.signature(fit).parameters and run.resumes:
             arguments["weights_only"] = False
+        run.callback = callback
         trainer.callbacks.insert(0, callback)
         returned = fit(trainer, **arguments)
     except internals.LeaveFit:
         returned = None
+    except Refused as refused:
+        process.refuse(str(refused))
     except Exception as error:
         run.raised(error)
         raise
@@ -192,6 +197,12 @@ def _forwarding_callback(run: FitRun, package: str) -> Any:
             self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
         ) -> None:
             run.on_train_batch_end()
+
+        def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+            run.on_validation_start()
+
+        def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+            run.on_validation_end()
 
         def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
             run.on_train_epoch_end()

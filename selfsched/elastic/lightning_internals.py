@@ -1,17 +1,25 @@
 """Every private name of Lightning and torch that the elastic part uses, and nowhere else.
 
-| name | seen in | what it is for | without it |
-|---|---|---|---|
-| `utilities.exceptions._TunerExitException` | 2.0-2.6 | leave `fit` with status FINISHED, no further hook | `LeaveFit`, caught outside `fit` |
-| `fit_loop.epoch_loop.advance` | 2.0-2.6 | the instant between two batches: the cut | required, checked at install |
-| `epoch_loop.batch_progress`, `fit_loop.epoch_progress` | 2.0-2.6 | where the run stands | required |
-| `epoch_loop._should_accumulate` | 2.0-2.6 | are gradients half accumulated | own count of batches |
-| `epoch_loop._results`, `_ResultMetric`, `_Metadata`, `_Sync` | 2.0-2.6 | means over an epoch | they start anew, a warning says so |
-| `_logger_connector._callback_metrics` and its neighbours | 2.0-2.6 | monitored values | the same |
-| `_signal_connector.register_signal_handlers` | 2.0-2.6 | its SIGTERM handler broadcasts inside the handler | ours is set again at the first batch |
-| `logger._version`, `_experiment`, `_wandb_init`, `metrics_keys` | 2.0-2.6 | one log over all segments | one log a segment |
-| `strategy._start_method` | 2.0-2.6 | a DDPStrategy object that wants to spawn | refused |
-| torchmetrics `_defaults`, `_reductions`, `_update_count`, `_computed` | 0.11-1.9 | states of metrics | they start anew, a warning says so |
+Seen in Lightning 2.4.0 and 2.6.6 of both packages, torchmetrics 1.9, torch 2.13; the tests
+of the cut pass on both. What each is for, and what happens without it:
+
+- `utilities.exceptions._TunerExitException`: leave `fit` with status FINISHED and no further
+  hook. Without it `LeaveFit`, which is caught outside of `fit`.
+- `fit_loop.epoch_loop.advance`, `.on_advance_end`, `._should_check_val_fx`: the instants between
+  two batches and before a validation: the cut. Required, there is no cut without them.
+- `epoch_loop.batch_progress`, `fit_loop.epoch_progress`: where the run stands. Required.
+- `epoch_loop._should_accumulate`: are gradients half accumulated. Without it: own count.
+- `epoch_loop._results`, `_ResultMetric`, `_Metadata`, `_Sync`, `_logger_connector._callback_metrics`
+  and its neighbours: means over an epoch and monitored values. Required.
+- `_signal_connector.register_signal_handlers`: Lightning's SIGTERM handler broadcasts inside the
+  handler and can hang. Without it ours is composed into Lightning's.
+- `logger._version`, `._experiment`, `._wandb_init`, `metrics_keys` of the CSV writer: one log over
+  all segments. Without them one log a segment.
+- `ModelCheckpoint._last_global_step_saved` and two more: not to save a step twice, nor to forget a
+  save. Without them it may do so at a cut.
+- `DDPStrategy._start_method`: an object that wants to spawn. Without it it is taken as it is.
+- torchmetrics `_defaults`, `_reductions`, `_update_count`, `_computed`: states of metrics. What
+  lacks them is no metric to us.
 
 `trainer`, `logger` and their like are `Any`: Lightning comes in two packages, whose classes
 differ, and neither need be installed.
@@ -66,25 +74,40 @@ def is_cluster_environment(plugin: Any) -> bool:
 # --- the loops ----------------------------------------------------------------------------
 
 
-def before_each_batch(trainer: Any, hook: Callable[[], None]) -> None:
+def before_each_batch(trainer: Any, hook: Callable[[], bool]) -> None:
     """Call `hook` before each training batch is fetched: between two batches.
 
     All that belongs to the previous batch is done by then: every callback's and the
     module's hooks, logging, the validation that was due, the schedulers of a plateau.
+    Where the hook returns False no batch is fetched, and Lightning goes straight on to
+    what follows a batch.
     """
     loop = trainer.fit_loop.epoch_loop
     advance = loop.advance
 
     def advance_after_hook(*arguments: Any, **named: Any) -> Any:
-        hook()
-        return advance(*arguments, **named)
+        return advance(*arguments, **named) if hook() else None
 
     loop.advance = advance_after_hook
 
 
-def forget_before_each_batch(trainer: Any) -> None:
-    """Undo `before_each_batch`."""
-    trainer.fit_loop.epoch_loop.__dict__.pop("advance", None)
+def before_each_validation(trainer: Any, hook: Callable[[], None]) -> None:
+    """Call `hook` after a batch, its hooks and its logging, where a validation is due next."""
+    loop = trainer.fit_loop.epoch_loop
+    advance_end = loop.on_advance_end
+
+    def advance_end_after_hook(data_fetcher: Any, *arguments: Any, **named: Any) -> Any:
+        if loop._should_check_val_fx(data_fetcher):
+            hook()
+        return advance_end(data_fetcher, *arguments, **named)
+
+    loop.on_advance_end = advance_end_after_hook
+
+
+def forget_hooks(trainer: Any) -> None:
+    """Undo `before_each_batch` and `before_each_validation`."""
+    for name in ("advance", "on_advance_end"):
+        trainer.fit_loop.epoch_loop.__dict__.pop(name, None)
 
 
 def position(trainer: Any) -> tuple[int, int]:
@@ -226,7 +249,9 @@ def epoch_accumulators(trainer: Any) -> dict[str, Any]:
 
 def accumulator_state(metric: Any) -> tuple[str, dict[str, torch.Tensor]]:
     """(reduction, state tensors by name) of one accumulator."""
-    return metric.meta.reduce_fx.__name__, {name: getattr(metric, name) for name in metric._defaults}
+    return metric.meta.reduce_fx.__name__, _plain(
+        {name: getattr(metric, name) for name in metric._defaults}
+    )
 
 
 def forget_computed(metric: Any) -> None:
@@ -288,15 +313,35 @@ def _reduction_name(reduction: Any) -> str | None:
     return word if word in {"sum", "mean", "max", "min", "cat"} else None
 
 
+# --- what ModelCheckpoint does not keep of itself ------------------------------------------------
+
+_KEEPER_FIELDS = ("_last_global_step_saved", "_defer_save_until_validation", "_last_checkpoint_saved")
+
+
+def read_keepers(trainer: Any) -> list[dict[str, Any]]:
+    """What decides whether a ModelCheckpoint saves again, one dict each."""
+    return [
+        {name: getattr(keeper, name) for name in _KEEPER_FIELDS if hasattr(keeper, name)}
+        for keeper in trainer.checkpoint_callbacks
+    ]
+
+
+def write_keepers(trainer: Any, saved: list[dict[str, Any]]) -> None:
+    """Put back what `read_keepers` returned."""
+    for keeper, fields in zip(trainer.checkpoint_callbacks, saved, strict=False):
+        for name, value in fields.items():
+            setattr(keeper, name, value)
+
+
 # --- signals, loggers, strategies -------------------------------------------------------------
 
 
 def after_signal_handlers(trainer: Any, hook: Callable[[], None]) -> bool:
     """Call `hook` right after Lightning has set its signal handlers; False if it cannot be."""
-    connector = getattr(trainer, "_signal_connector", None)
-    register = getattr(connector, "register_signal_handlers", None)
-    if register is None:
+    connector: Any = getattr(trainer, "_signal_connector", None)
+    if connector is None or not hasattr(connector, "register_signal_handlers"):
         return False
+    register = connector.register_signal_handlers
 
     def register_then_hook() -> None:
         register()

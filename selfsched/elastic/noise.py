@@ -33,6 +33,7 @@ def seed_all(*parts: int) -> None:
 def random_states() -> dict[str, Any]:
     """The exact states of torch, numpy, python and the current GPU, in plain types."""
     kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    keys = np.asarray(keys)
     states: dict[str, Any] = {
         "torch": torch.get_rng_state(),
         "numpy": [kind, torch.from_numpy(keys.astype(np.int64)), position, has_gauss, gauss],

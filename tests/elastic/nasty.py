@@ -20,7 +20,8 @@ from torch.utils.data import DataLoader, Dataset
 from selfsched.elastic import hooks
 from selfsched.elastic.segment import SegmentSpec
 
-SAMPLES = 22
+SAMPLES = 23
+"""Odd: with a batch of 2 the last one of an epoch has one sample, and a second rank none."""
 
 
 class Numbers(Dataset):
@@ -85,9 +86,8 @@ def module_class(package: str) -> type[Any]:
 
         def on_train_epoch_end(self) -> None:
             metrics = self.trainer.callback_metrics
-            self.seen.epoch_means.append(
-                (self.tag, self.trainer.current_epoch, float(metrics["loss_epoch"]), float(metrics["torchmean"]))
-            )
+            means = float(metrics["loss_epoch"]), float(metrics["torchmean"])
+            self.seen.epoch_means.append((self.tag, self.trainer.current_epoch, *means))
 
         def validation_step(self, batch: Any, batch_idx: int) -> None:
             self.log("val_loss", self._loss(batch))
@@ -149,7 +149,7 @@ def script(package: str, logs: Path, seen: Seen, *, dropout: float = 0.0, worker
     module = module_class(package)("first", seen, dropout)
     loader = DataLoader(Numbers(), batch_size=2, shuffle=True, num_workers=workers)
     validation = DataLoader(Numbers(6, seed=2), batch_size=4)
-    quiet: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    quiet: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False}
     average = ema_class(package)()
     keeper = pl.callbacks.ModelCheckpoint(monitor="val_loss", save_top_k=2)
     patience = pl.callbacks.EarlyStopping("val_loss", patience=50)
@@ -214,7 +214,8 @@ def play(
             try:
                 result = script(package, logs, seen, **options)
             except SystemExit as left:
-                assert left.code == 75 and cut is not None, (left.code, cut)
+                if left.code != 75 or cut is None:
+                    raise
     finally:
         hooks.uninstall()
         os.environ.clear()
