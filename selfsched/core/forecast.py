@@ -26,7 +26,7 @@ from selfsched.protocol import MAX_SECONDS, Forecast
 
 Z90 = 1.2815515655446004
 """Standard normal quantile of 0.9."""
-DRIFT_SIGMA = 0.03
+DRIFT_SIGMA = 0.025
 """What the mean cycle of an undisturbed job wanders by (log) over as long as it was watched."""
 MAX_SIGMA = 3.0
 KEPT_FORECASTS = 256
@@ -74,7 +74,7 @@ def step_cost(step: StepTime, level: Level | None, watched_seconds: float) -> St
         sigma_log=step.sigma_log,
         step_sigma=level.step_sigma if level is not None else 0.3,
         watched_seconds=watched_seconds,
-        drift_log=max(DRIFT_SIGMA, min(0.5 * scatter, 0.5)),
+        drift_log=max(DRIFT_SIGMA, min(1.6 * scatter, 0.5)),
     )
 
 

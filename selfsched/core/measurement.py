@@ -179,7 +179,7 @@ class Level:
     sigma_log: float
     """Standard deviation of the logarithm of that mean: how well it is known."""
     scatter_log: float
-    """Scatter of the mean between blocks: what neighbours and drift do to it."""
+    """Scatter between blocks beyond what independent steps explain: neighbours and drift."""
     step_sigma: float
     """Standard deviation of one cycle around the mean, relative to the mean."""
     drifted: bool
@@ -254,13 +254,15 @@ class Series:
         relative = (means / mean - 1.0) ** 2
         scatter = math.sqrt(float(np.average(relative, weights=weights)))
         deviation = math.sqrt(self.cycles.variance or 0.0) / max(self.cycles.mean, SHORTEST_SECONDS)
+        independent = deviation**2 * len(steps) / float(steps.sum())
+        beyond = math.sqrt(max(0.0, scatter**2 - independent))
         few = (0.5 * PRIOR_STEP_SIGMA) ** 2 / self.steady  # what few blocks may not have shown
         sigma = math.sqrt(scatter**2 / max(1.0, effective - 1.0) + few)
         return Level(
             count=self.steady,
             seconds=mean + self._habit_seconds(),
             sigma_log=min(sigma, 3.0),
-            scatter_log=min(scatter, 3.0),
+            scatter_log=min(beyond, 3.0),
             step_sigma=min(deviation, 30.0),
             drifted=drifted,
         )

@@ -1,0 +1,84 @@
+"""What a move costs, what a bid says, and the words for it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from selfsched.core.bidding import RestartCost, duration_words, saving_words, standing_bid
+from selfsched.core.forecast import Remaining
+
+
+def left(seconds: float, sigma: float = 0.05) -> Remaining:
+    return Remaining(median_seconds=seconds, sigma_log=sigma)
+
+
+def test_staying_costs_nothing_and_a_start_saves_nothing() -> None:
+    restart = RestartCost()
+    move = restart.seconds(from_devices=1, to_devices=2, gradient_bytes=0)
+    start = restart.seconds(from_devices=0, to_devices=2, gradient_bytes=0)
+    assert restart.seconds(from_devices=2, to_devices=2, gradient_bytes=0) == 0.0
+    assert move > start > 0
+
+
+def test_before_the_first_restart_a_bigger_model_is_expected_to_cost_more() -> None:
+    small, big = (
+        RestartCost().seconds(from_devices=1, to_devices=2, gradient_bytes=size) for size in (10**6, 10**9)
+    )
+    assert big > small + 10
+
+
+def test_a_seen_restart_replaces_the_expected_one() -> None:
+    restart = RestartCost()
+    for _ in range(8):
+        restart.start.update(0.2)
+        restart.save.update(0.1)
+        restart.warm_up.update(0.0)
+    cost = restart.seconds(from_devices=1, to_devices=2, gradient_bytes=0)
+    assert cost == pytest.approx(0.3, abs=0.25)
+    assert RestartCost.from_state(json.loads(json.dumps(restart.to_state()))) == restart
+
+
+def test_there_is_a_row_for_each_count_and_null_where_nothing_was_measured() -> None:
+    bid = standing_bid(
+        (2, 1),
+        remaining=lambda devices: left(60.0) if devices == 1 else None,
+        restart_seconds=lambda devices: 3.0 * (devices - 1),
+        peak_bytes=123,
+        end_is_unknown=True,
+    )
+    one, two = bid.rows
+    assert (one.placement.devices, one.remaining_seconds, one.restart_seconds) == (1, 60.0, 0.0)
+    assert (two.placement.devices, two.remaining_seconds, two.restart_seconds) == (2, None, 3.0)
+    assert one.peak_bytes_per_device == 123
+    assert bid.end_is_unknown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.0123, "12.3 ms"),
+        (4.24, "4.2 s"),
+        (42.4, "42 s"),
+        (190, "3 min 10 s"),
+        (7500, "2 h 05 min"),
+        (273_600, "3 d 4 h"),
+    ],
+)
+def test_durations_are_said_as_people_say_them(seconds: float, words: str) -> None:
+    assert duration_words(seconds) == words
+
+
+def test_words_say_what_would_be_saved_lost_or_unchanged() -> None:
+    words = saving_words(left(100.0), {1: (left(190.0), 5.0), 2: (left(99.0), 0.0), 4: (left(40.0), 5.0)})
+    assert words == (
+        "1 device would cost 1 min 35 s more.",
+        "2 devices would change nothing.",
+        "4 devices would save 55 s of 1 min 40 s.",
+    )
+
+
+def test_words_admit_little_certainty_and_speak_in_hindsight() -> None:
+    words = saving_words(left(100.0), {4: (left(40.0, 0.6), 0.0)}, in_hindsight=True)
+    assert words == ("4 devices would have saved 1 min 00 s of 1 min 40 s, with little certainty.",)

@@ -1,0 +1,252 @@
+"""Work is counted towards the limit that ends the run; what is unknown is said as unknown."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfsched.core.events import FitFinished, FitStarted, Progressed, StretchTimed
+from selfsched.core.progress import Ledger
+
+
+def started(**facts: Any) -> FitStarted:
+    defaults: dict[str, Any] = {
+        "fit": 1, "package": "lightning", "global_batch": 32, "reference_devices": 1, "step": 0,
+        "planned_steps": None, "at": 100.0,
+    }  # fmt: skip
+    return FitStarted(**(defaults | facts))
+
+
+def at(step: int, epoch: int = 0, *, fit: int = 1) -> Progressed:
+    return Progressed(fit=fit, step=step, epoch=epoch, samples=step * 32)
+
+
+def ledger(**facts: Any) -> Ledger:
+    book = Ledger()
+    book.fit_started(started(**facts))
+    return book
+
+
+def steps_left(book: Ledger, now: float = 100.0) -> float:
+    work = book.remaining(now)
+    assert work is not None
+    return work.steps
+
+
+# --- T15: whichever limit comes first ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("facts", "planned"),
+    [
+        ({"planned_steps": 70}, 70),
+        ({"max_epochs": 3, "steps_per_epoch": 10}, 30),
+        ({"planned_steps": 25, "max_epochs": 3, "steps_per_epoch": 10}, 25),
+        ({"planned_steps": 70, "max_epochs": 3, "steps_per_epoch": 10}, 30),
+        ({"max_epochs": 3}, None),
+        ({}, None),
+    ],
+)
+def test_progress_counts_towards_the_limit_that_comes_first(
+    facts: dict[str, Any], planned: int | None
+) -> None:
+    assert ledger(**facts).planned_steps == planned
+
+
+def test_max_steps_with_an_iterable_dataset_counts_steps_and_not_an_endless_epoch() -> None:
+    book = ledger(planned_steps=1000, steps_per_epoch=None, max_epochs=None)
+    book.progressed(at(250))
+    assert book.fraction_done(100.0) == pytest.approx(0.25)
+    assert steps_left(book) == 750
+    assert not book.end_is_unknown
+
+
+def test_a_limit_of_time_caps_what_remains_and_counts_as_progress() -> None:
+    book = ledger(planned_steps=1000, max_seconds=60.0, at=100.0)
+    book.progressed(at(10))
+    work = book.remaining(145.0)
+    assert work is not None
+    assert work.cap_seconds == pytest.approx(15.0)
+    assert book.fraction_done(145.0) == pytest.approx(0.75)
+
+
+def test_with_nothing_but_a_limit_of_time_the_steps_are_endless() -> None:
+    book = ledger(max_seconds=60.0)
+    assert math.isinf(steps_left(book))
+    assert not book.end_is_unknown
+
+
+def test_the_clock_of_a_limit_of_time_stands_still_between_segments() -> None:
+    book = ledger(max_seconds=100.0, at=0.0)
+    book.segment_ended(30.0)
+    assert book.elapsed(500.0) == pytest.approx(30.0)
+    book.fit_started(started(max_seconds=100.0, at=500.0, step=7, elapsed_seconds=30.0))
+    assert book.elapsed(510.0) == pytest.approx(40.0)
+
+
+# --- T16: unknown is said as unknown, learned after one epoch --------------------------------
+
+
+def test_a_loader_of_unknown_length_is_unknown_until_one_epoch_was_seen() -> None:
+    book = ledger(max_epochs=4)
+    book.progressed(at(30))
+    assert book.planned_steps is None
+    assert book.remaining(100.0) is None
+    assert book.fraction_done(100.0) == 0.0
+    assert book.end_is_unknown
+    book.progressed(at(50, epoch=1))
+    assert book.planned_steps == 200
+    assert steps_left(book) == 150
+    assert not book.end_is_unknown
+
+
+def test_a_learned_length_follows_the_epochs_seen() -> None:
+    book = ledger(max_epochs=3)
+    book.progressed(at(50, epoch=1))
+    book.progressed(at(90, epoch=2))
+    assert book.planned_steps == 130
+
+
+def test_a_stated_length_is_not_unlearned() -> None:
+    book = ledger(max_epochs=3, steps_per_epoch=10)
+    book.progressed(at(11, epoch=1))
+    assert book.planned_steps == 30
+
+
+def test_a_fit_resumed_within_an_epoch_of_unknown_length_learns_from_the_next_whole_one() -> None:
+    book = ledger(max_epochs=4, step=37)
+    book.progressed(at(40, epoch=0))
+    book.progressed(at(60, epoch=1))
+    assert book.planned_steps is None or book.planned_steps >= 60
+    book.progressed(at(110, epoch=2))
+    assert book.planned_steps == 210
+
+
+# --- what is no step -------------------------------------------------------------------------
+
+
+def test_stated_validations_count_down_and_unstated_ones_are_expected_at_their_rate() -> None:
+    stated, unstated = ledger(planned_steps=100, validations=4), ledger(planned_steps=100)
+    for book in (stated, unstated):
+        book.progressed(at(25))
+        book.stretch(StretchTimed(stretch="validation", seconds=2.0, step=25))
+    left = [book.remaining(100.0) for book in (stated, unstated)]
+    assert [work and work.validations for work in left] == [3.0, pytest.approx(3.0)]
+
+
+def test_checkpoints_and_ends_of_epochs_still_to_come_are_counted() -> None:
+    book = ledger(planned_steps=100, steps_per_epoch=20, max_epochs=5)
+    book.progressed(at(40, epoch=2))
+    for step in (20, 40):
+        book.stretch(StretchTimed(stretch="checkpoint_save", seconds=1.0, step=step))
+        book.stretch(StretchTimed(stretch="epoch_end", seconds=0.5, step=step))
+    work = book.remaining(100.0)
+    assert work is not None
+    assert work.checkpoints == pytest.approx(3.0)
+    assert work.epoch_ends == pytest.approx(2.0)
+    book.forget_checkpoint()
+    work = book.remaining(100.0)
+    assert work is not None
+    assert work.checkpoints == pytest.approx(1.5)
+
+
+def test_ends_of_epochs_of_unknown_length_are_expected_at_their_rate() -> None:
+    book = ledger(planned_steps=100)
+    book.stepped(50)
+    book.stretch(StretchTimed(stretch="epoch_end", seconds=0.5, step=50))
+    work = book.remaining(100.0)
+    assert work is not None
+    assert work.epoch_ends == pytest.approx(1.0)
+
+
+def test_a_stretch_of_nonsense_is_not_counted() -> None:
+    book = ledger(planned_steps=100, validations=4)
+    book.stretch(StretchTimed(stretch="validation", seconds=math.nan, step=1))
+    assert book.validations_seen == 0
+    assert not book.spans
+
+
+# --- over restarts and fits --------------------------------------------------------------------
+
+
+def test_early_stopping_makes_the_limit_an_upper_bound() -> None:
+    book = ledger(planned_steps=100, early_stopping=True)
+    assert book.end_is_unknown
+    assert steps_left(book) == 100
+
+
+def test_limits_hold_over_a_restart() -> None:
+    book = ledger(planned_steps=100)
+    book.progressed(at(40))
+    again = Ledger.from_state(json.loads(json.dumps(book.to_state())))
+    again.fit_started(started(planned_steps=100, step=40, at=900.0))
+    assert steps_left(again, 900.0) == 60
+    assert again.fraction_done(900.0) == pytest.approx(0.4)
+
+
+def test_a_second_fit_begins_anew() -> None:
+    book = ledger(planned_steps=10)
+    book.progressed(at(10))
+    book.fit_finished(FitFinished(fit=1, step=10, epoch=1, metrics={}))
+    assert book.fraction_done(100.0) == 1.0
+    assert steps_left(book) == 0
+    assert book.all_done
+    book.fit_started(started(fit=2, planned_steps=50))
+    assert not book.all_done
+    assert steps_left(book) == 50
+
+
+def test_the_whole_work_is_what_was_done() -> None:
+    book = ledger(planned_steps=10)
+    book.progressed(at(10))
+    book.stretch(StretchTimed(stretch="validation", seconds=2.0, step=10))
+    assert (book.whole().steps, book.whole().validations) == (10.0, 1.0)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(at, st.integers(-5, 10**7), st.integers(-2, 50)),
+            st.builds(
+                StretchTimed,
+                stretch=st.sampled_from(["validation", "checkpoint_save", "epoch_end", "warm_up"]),
+                seconds=st.floats(allow_nan=True),
+                step=st.integers(0, 100),
+            ),
+            st.builds(
+                started,
+                fit=st.integers(1, 3),
+                step=st.integers(0, 100),
+                planned_steps=st.none() | st.integers(-1, 1000),
+                steps_per_epoch=st.none() | st.integers(-1, 20),
+                max_epochs=st.none() | st.integers(-1, 20),
+                max_seconds=st.none() | st.floats(allow_nan=True),
+                elapsed_seconds=st.floats(-5, 1e6),
+            ),
+        ),
+        max_size=30,
+    ),
+    st.floats(0, 1e6),
+)
+def test_whatever_comes_progress_stays_within_its_bounds(events: list[Any], now: float) -> None:
+    book = Ledger()
+    for event in events:
+        if isinstance(event, Progressed):
+            book.progressed(event)
+        elif isinstance(event, FitStarted):
+            book.fit_started(event)
+        else:
+            book.stretch(event)
+        assert 0.0 <= book.fraction_done(now) <= 1.0
+        work = book.remaining(now)
+        if work is not None:
+            counts = (work.steps, work.validations, work.checkpoints, work.epoch_ends)
+            assert all(count >= 0 and not math.isnan(count) for count in counts)
+            assert work.cap_seconds is None or 0 <= work.cap_seconds < math.inf
+        state = json.loads(json.dumps(book.to_state()))
+        assert Ledger.from_state(state).to_state() == state
