@@ -1,336 +1,60 @@
 """The broker's books: every record it keeps, and the one door through which they change.
 
-Records are frozen; a decision returns *changes*, the new values of records, and the service
-commits them to the store before it applies them here (`Books.apply`). So the books in
-memory never hold what the store does not.
+Records (`records.py`) are frozen; a decision returns *changes*, the new values of records,
+and the service commits them to the store before it applies them here (`Books.apply`). So the
+books in memory never hold what the store does not.
 
-Instants are *broker time*: seconds since the broker's first start, from its monotonic
-clock, carried on over restarts and never going back. A wall clock that jumps moves nothing.
+A decision works on `Books.overlay()`: books that see its own changes on top of these and
+leave these as they are.
 
 What must never happen is written down twice: in `Books.validate`, and as constraints of the
 SQL tables (`store/tables.py`).
+
+Threads: whoever reads or applies does so one at a time (the service holds its lock).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any
 
-from selfsched.protocol import (
-    AuctionView,
-    DeviceProcess,
-    Forecast,
-    JobState,
-    Outcome,
-    ProcessOnNode,
-    Resume,
-    StandingBid,
+from selfsched_broker.core.overlay import Overlay
+from selfsched_broker.core.records import (
+    Account,
+    Agenda,
+    Answer,
+    Auction,
+    Audit,
+    Broker,
+    Change,
+    Claim,
+    Device,
+    DevicePulse,
+    Forget,
+    Holding,
+    Job,
+    JobPulse,
+    Lease,
+    LeasePulse,
+    Node,
+    Record,
+    Token,
 )
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
-    """One row. `key` is unique within its kind."""
-
-    durable: ClassVar[bool] = True
-    """False: lost at a restart on purpose (what is only true while somebody keeps saying it)."""
-
-    @property
-    def key(self) -> str:
-        raise NotImplementedError(type(self).__name__)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Broker(Record):
-    """The broker itself; one row. A second broker that took over shows by its incarnation."""
-
-    incarnation: int
-    next_fence: int = 1
-    next_auction: int = 1
-    next_job: int = 1
-    clock: float = 0.0
-    """Broker time at the last commit."""
-
-    @property
-    def key(self) -> str:
-        return "broker"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Account(Record):
-    """A person or service that owns jobs."""
-
-    name: str
-    weight: float = 1.0
-    max_devices: int | None = None
-    admin: bool = False
-    disabled: bool = False
-    used_device_seconds: float = 0.0
-    debt_device_seconds: float = 0.0
-
-    @property
-    def key(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Token(Record):
-    """A secret, hashed. `node` set: it may only report for that node."""
-
-    token_id: str
-    account: str
-    secret_hash: str
-    """SHA-256 of 32 random bytes, hex: a random secret needs no slow hash."""
-    node: str | None = None
-    created_at: float = 0.0
-    revoked: bool = False
-
-    @property
-    def key(self) -> str:
-        return self.token_id
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Device(Record):
-    """A leasable unit that some node has reported once."""
-
-    id: str
-    node: str
-    index: int
-    model: str
-    kind: Literal["gpu", "cpu"] = "cpu"
-    cores: tuple[int, ...] = ()
-    drained: bool = False
-    """By an administrator: no new holding."""
-    detail: str = ""
-
-    @property
-    def key(self) -> str:
-        return self.id
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DevicePulse(Record):
-    """What its node last said of a device."""
-
-    durable: ClassVar[bool] = False
-    id: str
-    state: Literal["empty", "occupied", "unknown", "sick"]
-    reported_at: float
-    since: float
-    processes: tuple[DeviceProcess, ...] = ()
-    memory_used_bytes: int | None = None
-    utilisation: float | None = None
-    detail: str = ""
-
-    @property
-    def key(self) -> str:
-        return self.id
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Node(Record):
-    """A machine; its last report decides whether its devices are known at all."""
-
-    durable: ClassVar[bool] = False
-    name: str
-    incarnation: int
-    sequence: int
-    reported_at: float
-
-    @property
-    def key(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Job(Record):
-    """A training run over all its restarts."""
-
-    id: str
-    number: int
-    name: str
-    account: str
-    min_devices: int
-    max_devices: int
-    allowed_devices: tuple[int, ...]
-    resume: Resume = Resume.ELASTIC
-    stated_seconds: float | None = None
-    priority: float = 1.0
-    wanted_devices: tuple[str, ...] = ()
-    process: ProcessOnNode | None = None
-    state: JobState = JobState.WAITING
-    outcome: Outcome | None = None
-    order: Literal["go_on", "pause", "stop"] = "go_on"
-    registered_at: float = 0.0
-    paused_at: float | None = None
-    paused_seconds: float = 0.0
-    """Pauses by the owner that are over: they do not count in rho."""
-    ended_at: float | None = None
-    bid: StandingBid | None = None
-    bid_at: float = 0.0
-    fraction_done: float = 0.0
-    step: int = 0
-    planned_steps: int | None = None
-    share_integral: float = 0.0
-    """Integral of the share over the job's life, devices x seconds, up to `share_at`."""
-    share_at: float = 0.0
-    visited: bool = False
-    """Has made its first visit."""
-    moved_at: float | None = None
-    """When its device set last changed by a move that cost a restart."""
-    move_cost_seconds: float = 0.0
-    steady_seconds: float = 0.0
-    """Productive time since `moved_at`, towards repaying that move."""
-    passed_over: int = 0
-    """Ticks at which it wanted devices and got none."""
-    waiting_since: float | None = 0.0
-    """Since when it holds nothing and wants something."""
-    last_devices: tuple[str, ...] = ()
-    reasons: tuple[str, ...] = ()
-    """Why it has what it has, newest last, at most 20."""
-    instructions_version: int = 0
-    rho: float | None = None
-
-    @property
-    def key(self) -> str:
-        return self.id
-
-    @property
-    def live(self) -> bool:
-        return self.state is not JobState.ENDED
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobPulse(Record):
-    """What a job's last report said that need not survive a restart."""
-
-    durable: ClassVar[bool] = False
-    job: str
-    incarnation: int
-    sequence: int
-    reported_at: float
-    state: JobState
-    devices_in_use: tuple[str, ...] = ()
-    steady_steps: int = 0
-    notice_seconds: float = 0.0
-    idle_seconds: float = 0.0
-    forecast: Forecast | None = None
-
-    @property
-    def key(self) -> str:
-        return self.job
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lease(Record):
-    """One award. Its set of live holdings only shrinks; it ends with the last of them."""
-
-    id: str
-    job: str
-    fence: int
-    granted_at: float
-    term_ends_at: float
-    renewed_at: float
-    """Last report, for the ttl. After a restart: the restart."""
-    visit: bool = False
-    ended_at: float | None = None
-    end_reason: str = ""
-
-    @property
-    def key(self) -> str:
-        return self.id
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Holding(Record):
-    """One device of a lease."""
-
-    lease: str
-    device: str
-    state: Literal["held", "yielding", "quarantined", "ended"]
-    since: float
-    leave_by: float | None = None
-    """While yielding: when the job must have left."""
-
-    @property
-    def key(self) -> str:
-        return f"{self.lease}/{self.device}"
-
-    @property
-    def live(self) -> bool:
-        return self.state != "ended"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Claim(Record):
-    """An award of a device that its holder has not left yet."""
-
-    auction: int
-    job: str
-    device: str
-    made_at: float
-    term_ends_at: float
-    visit: bool = False
-    state: Literal["open", "granted", "dead"] = "open"
-
-    @property
-    def key(self) -> str:
-        return f"{self.auction}/{self.device}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Auction(Record):
-    """One decision, for those who ask why."""
-
-    number: int
-    at: float
-    view: AuctionView
-
-    @property
-    def key(self) -> str:
-        return str(self.number)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answer(Record):
-    """The stored answer to an idempotency key: the same question gets it again."""
-
-    account: str
-    idempotency_key: str
-    question_hash: str
-    status: int
-    body: str
-    at: float
-
-    @property
-    def key(self) -> str:
-        return f"{self.account}/{self.idempotency_key}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Audit(Record):
-    """Who did what: administrators' actions, refusals, broken promises."""
-
-    number: int
-    at: float
-    account: str | None
-    action: str
-    subject: str
-    detail: str = ""
-
-    @property
-    def key(self) -> str:
-        return str(self.number)
-
-
-Change = Record
-"""A change is the new value of a record: insert or replace by (type, key)."""
+__all__ = [
+    "TABLES", "Account", "Agenda", "Answer", "Auction", "Audit", "Books", "BooksBroken", "Broker",
+    "Change", "Claim", "Device", "DevicePulse", "Forget", "Holding", "Job", "JobPulse", "Lease",
+    "LeasePulse", "Node", "Record", "Token",
+]
 
 
 class BooksBroken(AssertionError):
     """An invariant does not hold: our own mistake, never an input's."""
+
+
+Ids = frozenset[str]
+_NONE: Ids = frozenset()
 
 
 @dataclass(slots=True)
@@ -338,59 +62,104 @@ class Books:
     """All records by kind and key, and the indexes that decisions need."""
 
     broker: Broker
-    accounts: dict[str, Account] = field(default_factory=dict)
-    tokens: dict[str, Token] = field(default_factory=dict)
-    nodes: dict[str, Node] = field(default_factory=dict)
-    devices: dict[str, Device] = field(default_factory=dict)
-    pulses: dict[str, DevicePulse] = field(default_factory=dict)
-    jobs: dict[str, Job] = field(default_factory=dict)
-    job_pulses: dict[str, JobPulse] = field(default_factory=dict)
-    leases: dict[str, Lease] = field(default_factory=dict)
-    holdings: dict[str, Holding] = field(default_factory=dict)
-    claims: dict[str, Claim] = field(default_factory=dict)
-    auctions: dict[str, Auction] = field(default_factory=dict)
-    answers: dict[str, Answer] = field(default_factory=dict)
-    audits: dict[str, Audit] = field(default_factory=dict)
-    _holding_of_device: dict[str, str] = field(default_factory=dict, repr=False)
-    _claim_of_device: dict[str, str] = field(default_factory=dict, repr=False)
-    _leases_of_job: dict[str, set[str]] = field(default_factory=dict, repr=False)
-    _holdings_of_lease: dict[str, set[str]] = field(default_factory=dict, repr=False)
-    _live_jobs: set[str] = field(default_factory=set, repr=False)
+    agenda: Agenda = field(default_factory=Agenda)
+    accounts: MutableMapping[str, Account] = field(default_factory=dict)
+    tokens: MutableMapping[str, Token] = field(default_factory=dict)
+    nodes: MutableMapping[str, Node] = field(default_factory=dict)
+    devices: MutableMapping[str, Device] = field(default_factory=dict)
+    pulses: MutableMapping[str, DevicePulse] = field(default_factory=dict)
+    jobs: MutableMapping[str, Job] = field(default_factory=dict)
+    job_pulses: MutableMapping[str, JobPulse] = field(default_factory=dict)
+    leases: MutableMapping[str, Lease] = field(default_factory=dict)
+    lease_pulses: MutableMapping[str, LeasePulse] = field(default_factory=dict)
+    holdings: MutableMapping[str, Holding] = field(default_factory=dict)
+    claims: MutableMapping[str, Claim] = field(default_factory=dict)
+    auctions: MutableMapping[str, Auction] = field(default_factory=dict)
+    answers: MutableMapping[str, Answer] = field(default_factory=dict)
+    audits: MutableMapping[str, Audit] = field(default_factory=dict)
+    healthy_devices: int = 0
+    """Devices that can be awarded now or later: reported, neither sick nor unknown nor drained."""
+    _healthy: MutableMapping[str, bool] = field(default_factory=dict, repr=False)
+    _holding_of_device: MutableMapping[str, str] = field(default_factory=dict, repr=False)
+    _claim_of_device: MutableMapping[str, str] = field(default_factory=dict, repr=False)
+    _leases_of_job: MutableMapping[str, Ids] = field(default_factory=dict, repr=False)
+    _holdings_of_lease: MutableMapping[str, Ids] = field(default_factory=dict, repr=False)
+    _jobs_of_account: MutableMapping[str, Ids] = field(default_factory=dict, repr=False)
+    """Live ones; an account without is absent."""
+    _open_leases: MutableMapping[str, bool] = field(default_factory=dict, repr=False)
+
+    def overlay(self) -> Books:
+        """Books that show these and take changes without touching these."""
+        copy = Books(broker=self.broker, agenda=self.agenda, healthy_devices=self.healthy_devices)
+        for name in (*TABLES.values(), *_INDEXES):
+            setattr(copy, name, Overlay(getattr(self, name)))
+        return copy
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Take committed changes into the books."""
         for change in changes:
             if isinstance(change, Broker):
                 self.broker = change
-                continue
-            table = self._table(type(change))
-            table[change.key] = change
-            self._index(change)
+            elif isinstance(change, Agenda):
+                self.agenda = change
+            elif isinstance(change, Forget):
+                self._forget(change)
+            else:
+                self._table(type(change))[change.key] = change
+                self._index(change)
 
-    def _table(self, kind: type[Record]) -> dict[str, Record]:
-        return getattr(self, _TABLES[kind])  # type: ignore[no-any-return]
+    def _table(self, kind: type[Record]) -> MutableMapping[str, Any]:
+        return getattr(self, TABLES[kind])  # type: ignore[no-any-return]
+
+    def record(self, kind: type[Record], key: str) -> Record | None:
+        """The present value of a record kept in a table."""
+        return self._table(kind).get(key)
+
+    def _forget(self, forget: Forget) -> None:
+        self._table(forget.kind).pop(forget.forgotten, None)
+        if forget.kind is Job:
+            self._leases_of_job.pop(forget.forgotten, None)
+        elif forget.kind is Lease:
+            self._holdings_of_lease.pop(forget.forgotten, None)
 
     def _index(self, record: Record) -> None:
-        if isinstance(record, Holding):
-            self._holdings_of_lease.setdefault(record.lease, set()).add(record.key)
-            if record.live:
-                self._holding_of_device[record.device] = record.key
-            elif self._holding_of_device.get(record.device) == record.key:
-                del self._holding_of_device[record.device]
-        elif isinstance(record, Claim):
-            if record.state == "open":
-                self._claim_of_device[record.device] = record.key
-            elif self._claim_of_device.get(record.device) == record.key:
-                del self._claim_of_device[record.device]
-        elif isinstance(record, Lease):
-            ids = self._leases_of_job.setdefault(record.job, set())
-            (ids.discard if record.ended_at is not None else ids.add)(record.id)
-        elif isinstance(record, Job):
-            (self._live_jobs.add if record.live else self._live_jobs.discard)(record.id)
+        match record:
+            case Holding():
+                known = self._holdings_of_lease.get(record.lease, _NONE)
+                if record.key not in known:
+                    self._holdings_of_lease[record.lease] = known | {record.key}
+                _point(self._holding_of_device, record.device, record.key, record.live)
+            case Claim():
+                _point(self._claim_of_device, record.device, record.key, record.state == "open")
+            case Lease():
+                known = self._leases_of_job.get(record.job, _NONE)
+                if record.id not in known:
+                    self._leases_of_job[record.job] = known | {record.id}
+                _mark(self._open_leases, record.id, record.ended_at is None)
+            case Job():
+                _member(self._jobs_of_account, record.account, record.id, record.live)
+            case Device() | DevicePulse():
+                self._note_health(record.id)
+
+    def _note_health(self, device: str) -> None:
+        known, pulse = self.devices.get(device), self.pulses.get(device)
+        healthy = bool(known and not known.drained and pulse and pulse.state in ("empty", "occupied"))
+        self.healthy_devices += healthy - self._healthy.get(device, False)
+        self._healthy[device] = healthy
 
     def live_jobs(self) -> Iterator[Job]:
         """Jobs that have not ended, in order of registration."""
-        return iter(sorted((self.jobs[j] for j in self._live_jobs), key=lambda job: job.number))
+        ids = (job for account in self._jobs_of_account for job in self._jobs_of_account[account])
+        return iter(sorted((self.jobs[job] for job in ids), key=lambda job: job.number))
+
+    def live_jobs_of(self, account: str) -> list[Job]:
+        """Live jobs of an account, in order of registration."""
+        ids = self._jobs_of_account.get(account, _NONE)
+        return sorted((self.jobs[job] for job in ids), key=lambda job: job.number)
+
+    def live_accounts(self) -> list[str]:
+        """Accounts with a live job."""
+        return list(self._jobs_of_account)
 
     def holding_of(self, device: str) -> Holding | None:
         """The one live holding of a device."""
@@ -402,27 +171,64 @@ class Books:
         key = self._claim_of_device.get(device)
         return self.claims[key] if key else None
 
+    def open_leases(self) -> list[Lease]:
+        """Leases with a live holding, oldest first."""
+        return sorted((self.leases[i] for i in self._open_leases), key=lambda lease: lease.fence)
+
     def leases_of(self, job: str) -> list[Lease]:
         """Leases of a job that have not ended, oldest first."""
-        ids = self._leases_of_job.get(job, ())
+        return [lease for lease in self.all_leases_of(job) if lease.ended_at is None]
+
+    def all_leases_of(self, job: str) -> list[Lease]:
+        """Every lease a job ever had, oldest first."""
+        ids = self._leases_of_job.get(job, _NONE)
         return sorted((self.leases[i] for i in ids), key=lambda lease: lease.fence)
 
     def holdings_of(self, lease: str) -> list[Holding]:
         """Live holdings of a lease, by device."""
-        keys = self._holdings_of_lease.get(lease, ())
-        return sorted((h for k in keys if (h := self.holdings[k]).live), key=lambda h: h.device)
+        return [holding for holding in self.all_holdings_of(lease) if holding.live]
+
+    def all_holdings_of(self, lease: str) -> list[Holding]:
+        """Every holding a lease ever had, by device."""
+        keys = self._holdings_of_lease.get(lease, _NONE)
+        return sorted((self.holdings[key] for key in keys), key=lambda holding: holding.device)
+
+    def active_of(self, job: str) -> list[Holding]:
+        """Holdings to which a job still has a right (held or yielding), by device."""
+        found = (h for lease in self.leases_of(job) for h in self.holdings_of(lease.id) if h.active)
+        return sorted(found, key=lambda holding: holding.device)
 
     def claims_of(self, job: str) -> list[Claim]:
-        """Open claims of a job."""
-        return [c for k in self._claim_of_device.values() if (c := self.claims[k]).job == job]
+        """Open claims of a job, by device."""
+        found = (self.claims[key] for key in self._claim_of_device.values())
+        return sorted((c for c in found if c.job == job), key=lambda claim: claim.device)
+
+    def open_claims(self) -> list[Claim]:
+        """All open claims, by device."""
+        return sorted((self.claims[k] for k in self._claim_of_device.values()), key=lambda c: c.device)
 
     def devices_of(self, job: str) -> list[str]:
         """Devices a job holds (held or yielding, not quarantined), sorted."""
-        held = (h for lease in self.leases_of(job) for h in self.holdings_of(lease.id))
-        return sorted(h.device for h in held if h.state in ("held", "yielding"))
+        return [holding.device for holding in self.active_of(job)]
 
     def validate(self) -> None:
         """Raise BooksBroken unless every invariant holds (S1, S2, S7 and the references)."""
+        self._validate_holdings()
+        self._validate_claims()
+        fences = [lease.fence for lease in self.leases.values()]
+        if len(set(fences)) < len(fences) or any(f >= self.broker.next_fence for f in fences):
+            raise BooksBroken("a fence was given twice or from the future")
+        for lease in self.leases.values():
+            live = self.holdings_of(lease.id)
+            if lease.ended_at is None and not live:
+                raise BooksBroken(f"lease {lease.id} is open and empty")
+            if lease.ended_at is None and (lease.end_reason == "") != any(h.active for h in live):
+                raise BooksBroken(f"lease {lease.id} ended by {lease.end_reason!r} against its holdings")
+        for job in self.jobs.values():
+            if not job.live and self.active_of(job.id):
+                raise BooksBroken(f"job {job.id} has ended and holds devices")
+
+    def _validate_holdings(self) -> None:
         live: dict[str, str] = {}
         for holding in self.holdings.values():
             if not holding.live:
@@ -435,21 +241,42 @@ class Books:
                 raise BooksBroken(f"{holding.key} is live, its lease is not")
             if holding.device not in self.devices:
                 raise BooksBroken(f"{holding.key} holds a device nobody reported")
-        fences = [lease.fence for lease in self.leases.values()]
-        if len(set(fences)) < len(fences) or any(f >= self.broker.next_fence for f in fences):
-            raise BooksBroken("a fence was given twice or from the future")
-        claimed = [c.device for c in self.claims.values() if c.state == "open"]
-        if len(set(claimed)) < len(claimed):
+
+    def _validate_claims(self) -> None:
+        claimed = [c for c in self.claims.values() if c.state == "open"]
+        if len({claim.device for claim in claimed}) < len(claimed):
             raise BooksBroken("a device is claimed twice")
-        for claim in self.claims.values():
-            if claim.state == "open" and not self.jobs[claim.job].live:
+        for claim in claimed:
+            if not self.jobs[claim.job].live:
                 raise BooksBroken(f"claim {claim.key} outlived its job")
-        for lease in self.leases.values():
-            if lease.ended_at is None and not self.holdings_of(lease.id):
-                raise BooksBroken(f"lease {lease.id} is open and empty")
 
 
-_TABLES: dict[type[Record], str] = {
+def _point(index: MutableMapping[str, str], name: str, key: str, on: bool) -> None:
+    """Let `name` lead to `key` while it is live."""
+    if on:
+        index[name] = key
+    elif index.get(name) == key:
+        del index[name]
+
+
+def _mark(index: MutableMapping[str, bool], name: str, on: bool) -> None:
+    if on:
+        index[name] = True
+    else:
+        index.pop(name, None)
+
+
+def _member(index: MutableMapping[str, Ids], group: str, name: str, on: bool) -> None:
+    """Keep `name` in its group while it is live; a group without members is absent."""
+    members = index.get(group, _NONE)
+    members = members | {name} if on else members - {name}
+    if members:
+        index[group] = members
+    else:
+        index.pop(group, None)
+
+
+TABLES: dict[type[Record], str] = {
     Account: "accounts",
     Token: "tokens",
     Device: "devices",
@@ -458,9 +285,16 @@ _TABLES: dict[type[Record], str] = {
     Job: "jobs",
     JobPulse: "job_pulses",
     Lease: "leases",
+    LeasePulse: "lease_pulses",
     Holding: "holdings",
     Claim: "claims",
     Auction: "auctions",
     Answer: "answers",
     Audit: "audits",
 }
+"""Attribute of `Books` for each kind kept in a table."""
+
+_INDEXES = (
+    "_healthy", "_holding_of_device", "_claim_of_device", "_leases_of_job", "_holdings_of_lease",
+    "_jobs_of_account", "_open_leases",
+)

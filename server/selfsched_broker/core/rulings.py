@@ -1,0 +1,194 @@
+"""From a policy's answer to the books: check it, then turn it into grants, claims and orders.
+
+A policy is never trusted. A ruling that breaks the contract of `market.Policy` is put aside
+whole: everybody keeps what they have, and the audit says what was wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from selfsched.protocol import AuctionView, AwardView, JobState, Resume
+from selfsched_broker.core.books import Auction, Books, Holding
+from selfsched_broker.core.draft import Draft
+from selfsched_broker.core.grants import claim, grant, is_free, order_leave
+from selfsched_broker.core.market import Award, Contender, Market, Ruling, Trigger
+from selfsched_broker.core.markets import Stakes, build_market, contends, keep_all
+
+
+def hold_auction(draft: Draft, trigger: Trigger, stakes: Stakes) -> None:
+    """Ask the policy, check and record its ruling, and carry it out."""
+    jobs = [job for job in draft.books.live_jobs() if contends(draft, job)]
+    if not jobs:
+        return
+    present = {job.id for job in jobs}
+    stakes = Stakes({job: devices for job, devices in stakes.at_stake.items() if job in present})
+    market = build_market(draft, trigger, stakes, jobs)
+    ruling = draft.ctx.policy.rule(market, draft.ctx.rng)
+    faults = find_faults(market, ruling)
+    if faults:
+        draft.audit("ruling_refused", f"auction {market.number}", "; ".join(faults[:5]))
+        ruling = _keep_everything(market)
+    _record(draft, market, ruling)
+    for contender in market.contenders:
+        _renew_and_leave(draft, contender, ruling.awards[contender.job])
+    for contender in market.contenders:
+        _gain(draft, market, contender, ruling.awards[contender.job])
+    reserve = tuple(sorted(ruling.reserve.items()))
+    draft.put(replace(draft.books.agenda, reserve=reserve))
+
+
+def find_faults(market: Market, ruling: Ruling) -> list[str]:
+    """What is wrong with a ruling, in words; empty when it keeps the contract."""
+    faults = [f"{c.job} has no award" for c in market.contenders if c.job not in ruling.awards]
+    if faults:
+        return faults
+    known = {c.job for c in market.contenders}
+    faults += [f"{job} is no contender" for job in ruling.awards if job not in known]
+    seats = {seat.device for seat in market.seats}
+    given = Counter(d for c in market.contenders for d in ruling.awards[c.job].devices)
+    faults += [f"{device} is awarded {n} times" for device, n in given.items() if n > 1]
+    for contender in market.contenders:
+        faults += _faults_of(contender, ruling.awards[contender.job], seats)
+    return faults + _quota_faults(market, ruling)
+
+
+def _faults_of(contender: Contender, award: Award, seats: set[str]) -> list[str]:
+    devices, kept = set(award.devices), set(contender.kept)
+    faults = []
+    if devices - seats - kept:
+        faults.append(f"{contender.job} is given what is no seat: {sorted(devices - seats - kept)[0]}")
+    if kept - devices:
+        faults.append(f"{contender.job} would lose {sorted(kept - devices)[0]}, which is not at stake")
+    unchanged = devices == kept | set(contender.at_stake)
+    if devices and not unchanged and len(devices) not in contender.allowed_devices:
+        faults.append(f"{contender.job} cannot run on {len(devices)} devices")
+    if not contender.may_move and not set(contender.at_stake) <= devices:
+        faults.append(f"{contender.job} has not repaid its last move")
+    if contender.wanted_devices and not devices <= set(contender.wanted_devices):
+        faults.append(f"{contender.job} wants other devices")
+    return faults
+
+
+def _quota_faults(market: Market, ruling: Ruling) -> list[str]:
+    gains: Counter[str] = Counter()
+    left: dict[str, int] = {}
+    for contender in market.contenders:
+        now = len(contender.kept) + len(contender.at_stake)
+        gains[contender.account] += len(ruling.awards[contender.job].devices) - now
+        if contender.quota_left is not None:
+            left[contender.account] = contender.quota_left
+    return [f"account {a} would exceed its limit" for a, n in left.items() if gains[a] > n]
+
+
+def _keep_everything(market: Market) -> Ruling:
+    reason = "the policy's ruling broke its contract and was put aside: everything stays as it is"
+    awards = {
+        job: Award(job=job, devices=devices, considered=False, reason=reason)
+        for job, devices in keep_all(market).items()
+    }
+    return Ruling(awards=awards, reason=reason, reserve=market.reserved_for)
+
+
+def _record(draft: Draft, market: Market, ruling: Ruling) -> None:
+    broker = draft.books.broker
+    awards = [(c, ruling.awards[c.job]) for c in market.contenders]
+    view = AuctionView(
+        number=market.number,
+        ago_seconds=0.0,
+        trigger=market.trigger,
+        policy=draft.ctx.policy.name,
+        awards=tuple(_award_view(contender, award) for contender, award in awards),
+        welfare_gap=ruling.gap,
+        reason=ruling.reason[:2000],
+    )
+    draft.put(replace(broker, next_auction=broker.next_auction + 1))
+    draft.put(Auction(number=market.number, at=draft.now, view=view))
+
+
+def _award_view(contender: Contender, award: Award) -> AwardView:
+    return AwardView(
+        job=contender.job,
+        account=contender.account,
+        considered=award.considered,
+        devices=len(award.devices),
+        device_ids=tuple(sorted(award.devices)),
+        rho_before=award.rho_before,
+        rho_after=award.rho_after,
+        payment=award.payment,
+        reason=award.reason[:2000],
+    )
+
+
+def _renew_and_leave(draft: Draft, contender: Contender, award: Award) -> None:
+    """What a contender keeps is renewed; what it does not, it is told to leave."""
+    wanted, had = set(award.devices), {*contender.kept, *contender.at_stake}
+    _note_rho(draft, award)
+    _renew(draft, set(contender.at_stake) & wanted)
+    order_leave(draft, _holdings(draft.books, had - wanted), award.reason[:2000])
+
+
+def _note_rho(draft: Draft, award: Award) -> None:
+    rho = award.rho_after if award.rho_after is not None else award.rho_before
+    if rho is not None and rho >= 0:
+        draft.put(replace(draft.books.jobs[award.job], rho=rho))
+
+
+def _renew(draft: Draft, devices: set[str]) -> None:
+    """Move the term ends of leases whose devices were won again. No new fence, no restart."""
+    for lease_id in sorted({holding.lease for holding in _holdings(draft.books, devices)}):
+        lease = draft.books.leases[lease_id]
+        draft.put(replace(lease, term_ends_at=max(lease.term_ends_at, draft.books.agenda.next_tick_at)))
+
+
+def _holdings(books: Books, devices: set[str]) -> list[Holding]:
+    found = (books.holding_of(device) for device in sorted(devices))
+    return [holding for holding in found if holding is not None and holding.active]
+
+
+def _gain(draft: Draft, market: Market, contender: Contender, award: Award) -> None:
+    """Grant at once when everything won is free, else claim it until it is.
+
+    A job without devices does not wait for the rest when it can start on what is free and
+    the rest may take longer to leave than the later restart costs.
+    """
+    books, job, reason = draft.books, draft.books.jobs[award.job], award.reason[:2000]
+    gains = sorted(set(award.devices) - {*contender.kept, *contender.at_stake})
+    if not award.devices:
+        _pass_over(draft, market, award.job, reason)
+    if not gains:
+        return
+    free = [d for d in gains if is_free(books, d, draft.now, draft.options)]
+    term = term_end(draft, award.job)
+    starts_small = job.state is JobState.WAITING and len(free) in contender.allowed_devices
+    if free and (len(free) == len(gains) or (starts_small and _wait_is_long(draft, award, gains))):
+        grant(draft, award.job, free, term_ends_at=term, visit=award.visit, reason=reason)
+        gains = [device for device in gains if device not in free]
+    for device in gains:
+        claim(draft, market.number, award.job, device, term_ends_at=term, visit=award.visit)
+    if gains:
+        draft.say(award.job, reason)
+
+
+def _wait_is_long(draft: Draft, award: Award, gains: Sequence[str]) -> bool:
+    bid = draft.books.jobs[award.job].bid
+    restart = max((row.restart_seconds for row in bid.rows), default=0.0) if bid else 0.0
+    deadlines = (holding.leave_by for holding in _holdings(draft.books, set(gains)))
+    return max((d - draft.now for d in deadlines if d is not None), default=0.0) > 2 * restart
+
+
+def term_end(draft: Draft, job_id: str) -> float:
+    """When the term of what a job is awarded now ends: at the next tick, or after its stated time."""
+    job, tick = draft.books.jobs[job_id], draft.books.agenda.next_tick_at
+    if job.resume is Resume.NEVER and job.stated_seconds is not None:
+        return max(tick, draft.now + job.stated_seconds)
+    return tick
+
+
+def _pass_over(draft: Draft, market: Market, job_id: str, reason: str) -> None:
+    job = draft.books.jobs[job_id]
+    if market.trigger == "tick" and job.state is JobState.WAITING:
+        draft.put(replace(job, passed_over=job.passed_over + 1))
+    draft.say(job_id, reason)
