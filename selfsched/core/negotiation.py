@@ -129,7 +129,8 @@ def _instructed(state: Negotiation, event: Instructed, now: float) -> Negotiatio
     answered = next((r for r in state.open_reports if r.sequence == event.sequence), None)
     state = replace(
         state,
-        open_reports=tuple(r for r in state.open_reports if r.sequence != event.sequence),
+        # What was sent before has been overtaken; its answer may still come, and says nothing new.
+        open_reports=tuple(r for r in state.open_reports if r.sequence > event.sequence),
         answered_sequence=max(state.answered_sequence, event.sequence),
         contact=Contact(),
         states_leases=True,
@@ -141,8 +142,9 @@ def _instructed(state: Negotiation, event: Instructed, now: float) -> Negotiatio
     if before is not None and new.incarnation != before.incarnation:
         state = replace(state, told=Told(), wants_answer=True)
     state = _obey(state, new, event.sent_at, now)
-    held_back = answered is not None and now - event.sent_at >= 0.8 * answered.wait_seconds
-    if changed or held_back:
+    if answered is None:
+        return state
+    if changed or now - event.sent_at >= 0.8 * answered.wait_seconds:
         return replace(state, report_at=now)
     # A broker that answers at once though nothing changed is not to be asked in a tight loop.
     pause = wait_seconds(new.next_report_seconds, ends_at_of(state) - now)
