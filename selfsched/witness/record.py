@@ -19,6 +19,8 @@ class WitnessedBatch:
     step: int
     """Global step after it."""
     devices: int
+    segment: int
+    """Ordinal of the stretch, from 0: how often rank 0 began before."""
     seconds: float
     """From its start to its end on the slowest rank."""
     at: float
@@ -61,10 +63,10 @@ class Record:
         full = max((len(batch.samples) for batch in self.batches), default=0)
         chosen = []
         since_change = 0
-        previous = 0
+        segment = -1
         for batch in self.batches:
-            since_change = since_change + 1 if batch.devices == previous else 0
-            previous = batch.devices
+            since_change = since_change + 1 if batch.segment == segment else 0
+            segment = batch.segment
             if batch.devices == devices and since_change >= 5 and len(batch.samples) == full:
                 chosen.append(batch.seconds)
         return chosen
@@ -78,8 +80,12 @@ def read(directory: Path) -> Record:
     """
     parts: dict[tuple[int, int, int, int], list[dict[str, Any]]] = defaultdict(list)
     times_seen: Counter[tuple[int, int, int, int]] = Counter()
+    begun: Counter[str] = Counter()
     for path in sorted(directory.glob("batches-*.jsonl")):
+        rank = path.stem.split("-")[2]
+        begun[rank] += 1
         for line in _complete_lines(path):
+            line["segment"] = begun[rank] - 1
             where = (line["epoch"], line["batch"], line["world"])
             times_seen[*where, line["rank"]] += 1
             parts[*where, times_seen[*where, line["rank"]]].append(line)
@@ -95,7 +101,7 @@ def _complete_lines(path: Path) -> list[dict[str, Any]]:
 
 def _assemble(parts: list[dict[str, Any]]) -> WitnessedBatch:
     """One batch out of what each of its ranks had of it."""
-    first = parts[0]
+    first = min(parts, key=lambda part: part["rank"])
     losses = [(part["loss"], len(part["samples"])) for part in parts if part["loss"] is not None]
     weight = sum(count for _, count in losses)
     return WitnessedBatch(
@@ -103,6 +109,7 @@ def _assemble(parts: list[dict[str, Any]]) -> WitnessedBatch:
         batch=first["batch"],
         step=first["step"],
         devices=first["world"],
+        segment=first["segment"],
         seconds=max(part["seconds"] for part in parts),
         at=max(part["at"] for part in parts),
         loss=sum(loss * count for loss, count in losses) / weight if weight else None,
