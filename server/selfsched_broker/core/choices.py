@@ -7,12 +7,12 @@ is the same for all placements of a job and is left out, so the welfare of a cho
 * a move counts with `move_gain` times its restart, so that nobody moves for less than that
   and a division once reached is the best one afterwards too (its own moves are paid, those
   to any other are not);
-* a job below what it is *entitled* to weighs more than any welfare. Entitled is, in devices,
-  the largest allowed count within the share; for a job that has none, its smallest one once
-  it has been passed over for as many ticks as its share needs to add up to it, and for a gang
-  (a wide job) after the first. The one-term estimate of waiting alone would let a job with a
-  long way to go win every term from a shorter one: this is the bound on how long a share can
-  be withheld.
+* a job that would be left worse than it is *entitled* to weighs more than any welfare. It is
+  entitled to the best it could have on at most its share of devices; where the share is less
+  than its smallest count, to that count once it has been passed over for as many ticks as
+  the share needs to add up to it, a gang (a wide job) after the first. Waiting is valued at
+  one term only, so without this a job with a long way to go would win every term from a
+  shorter one: it is the bound on how long a share can be withheld.
 
 Ties: who stays where it is, then who has its own or last devices there, then who has waited
 longer, then a hash of (auction, job), then the node that fits tightest.
@@ -111,18 +111,23 @@ def rank_ties(number: int, contenders: Sequence[Contender]) -> dict[str, float]:
     return {c.job: (len(ordered) - at) / len(ordered) for at, c in enumerate(ordered)}
 
 
-def entitlement(standing: Standing) -> int:
-    """Devices below which it must not be left while there is a way; 0: none (yet)."""
+def entitled_choice(standing: Standing, drafts: Sequence[Choice]) -> Choice | None:
+    """What it must not be left worse than while there is a way; None: nothing (yet).
+
+    The best of what it could have on at most its share, moves paid; for a job whose share
+    is less than its smallest count, that count, once it has been passed over often enough.
+    """
     contender = standing.contender
-    within = [n for n in standing.allowed if n <= standing.owed + _WHOLE]
-    if within:
-        return max(within)
     smallest = standing.allowed[0]
-    if standing.held:
-        return 0
-    passed = contender.passed_over
-    due = passed * standing.owed >= smallest - _WHOLE or (smallest > 1 and passed >= 1)
-    return smallest if due else 0
+    limit = math.floor(standing.owed + _WHOLE)
+    if limit < smallest:
+        passed = contender.passed_over
+        due = passed * standing.owed >= smallest - _WHOLE or (smallest > 1 and passed >= 1)
+        if standing.held or not due:
+            return None
+        limit = smallest
+    within = [choice for choice in drafts if 0 < choice.devices <= limit]
+    return max(within, key=lambda choice: (choice.welfare, -choice.devices), default=None)
 
 
 def write_choices(standings: Sequence[Standing], ground: Ground, market: Market) -> dict[str, list[Choice]]:
@@ -134,17 +139,15 @@ def write_choices(standings: Sequence[Standing], ground: Ground, market: Market)
 
 
 def _complete(standing: Standing, drafts: Sequence[Choice], ground: Ground, above_all: float) -> list[Choice]:
-    entitled = entitlement(standing)
-    urgency = entitled * (1 + min(standing.contender.passed_over, 20)) * above_all
-    complete = [
-        replace(
-            choice,
-            gain=choice.welfare
-            + (urgency if entitled and choice.devices >= entitled else 0.0)
-            + _TIE * _preference(standing, choice, ground),
-        )
-        for choice in drafts
-    ]
+    entitled = entitled_choice(standing, drafts)
+    urgency = 0.0
+    if entitled is not None:
+        urgency = entitled.devices * (1 + min(standing.contender.passed_over, 20)) * above_all
+    complete = []
+    for choice in drafts:
+        enough = entitled is not None and choice.welfare >= entitled.welfare
+        tie = _TIE * _preference(standing, choice, ground)
+        complete.append(replace(choice, gain=choice.welfare + (urgency if enough else 0.0) + tie))
     idle = max((c.gain for c in complete if not c.taken), default=-math.inf)
     return [c for c in complete if not c.taken or c.gain > idle]
 
