@@ -122,13 +122,24 @@ def _retains(contender: Contender, owed: float, market: Market) -> int:
 
 
 def _keep_the_bound(market: Market, standings: Mapping[str, Standing], result: _Result) -> set[str]:
-    """Those that keep exactly what they have: not repaid, not movable, or still visiting."""
+    """Those whose devices are settled already.
+
+    They keep what they have: not repaid, not movable, or still visiting. Or they gave to a
+    visit and cannot run on what they keep anyway: they go on with what is left to them.
+    """
     bound = set()
     for contender in market.contenders:
         held = (*contender.kept, *contender.at_stake)
-        if held and (not contender.may_move or contender.job not in standings):
+        standing = standings.get(contender.job)
+        if held and (not contender.may_move or standing is None):
             result.devices[contender.job] = tuple(sorted(held))
             bound.add(contender.job)
+        elif standing is not None and not standing.has_all and contender.kept:
+            left = (*contender.kept, *standing.at_stake)
+            size = max((n for n in contender.allowed_devices if n <= len(left)), default=0)
+            if len(contender.kept) not in contender.allowed_devices and size > len(contender.kept):
+                result.devices[contender.job] = tuple(sorted(left[:size]))
+                bound.add(contender.job)
     return bound
 
 

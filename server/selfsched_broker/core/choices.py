@@ -205,16 +205,16 @@ def _stay(standing: Standing, ground: Ground, market: Market) -> Iterator[Choice
 
 
 def _nothing_more(standing: Standing, ground: Ground, market: Market) -> Iterator[Choice]:
-    """Only what it keeps anyway, as far as it can run on that."""
+    """Only what it keeps anyway, if it can run on that."""
     kept = standing.contender.kept
-    size = max((n for n in standing.allowed if n <= len(kept)), default=0)
-    if size < standing.retains and standing.at_stake:
+    if standing.at_stake and len(kept) < standing.retains:
         return
-    if not size:
+    if not kept:
         yield _choice(standing, None, 0, {}, True, market)
         return
-    unmoved = size == standing.held
-    yield _choice(standing, row_for(standing, kept[:size], ground), size, {}, not unmoved, market)
+    unmoved = len(kept) == standing.held
+    if unmoved or len(kept) in standing.allowed:
+        yield _choice(standing, row_for(standing, kept, ground), len(kept), {}, not unmoved, market)
 
 
 def _choice(

@@ -151,10 +151,10 @@ class Ruling:
 class Policy(Protocol):
     """A rule that divides the seats.
 
-    Contract: every contender of the market has an award; awarded devices are seats of the
-    market or the contender's own `kept`; no device is awarded twice; counts are 0 or in
-    `allowed_devices`; a contender with `may_move=False` keeps what it has; the same market
-    and generator state give the same ruling.
+    Contract: every contender of the market has an award; awarded devices are all of the
+    contender's own `kept` and seats of the market; no device is awarded twice; counts are 0 or
+    in `allowed_devices`, or nothing changes; a contender with `may_move=False` keeps what it
+    has; the same market and generator state give the same ruling.
     """
 
     @property

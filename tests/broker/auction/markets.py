@@ -120,7 +120,9 @@ def check_contract(question: Market, ruling: Ruling) -> None:
         award = ruling.awards[contender.job]
         assert award.reason, "an award without a reason"
         assert set(award.devices) <= seats | set(contender.kept)
-        assert len(award.devices) in (0, *contender.allowed_devices)
+        assert set(award.devices) >= set(contender.kept)
+        unchanged = set(award.devices) == {*contender.kept, *contender.at_stake}
+        assert unchanged or len(award.devices) in (0, *contender.allowed_devices)
         if not contender.may_move:
             assert set(award.devices) >= {*contender.kept, *contender.at_stake}
         if award.payment is not None:
