@@ -69,7 +69,7 @@ def _due_releases(state: Negotiation, now: float) -> tuple[Negotiation, list[Eff
 
 
 def _to_release(state: Negotiation, now: float) -> Iterator[tuple[HeldLease, tuple[str, ...], str]]:
-    """What is leased, neither held nor wanted, and not on its way back yet."""
+    """What is leased, not run on, of no use any more, and not on its way back yet."""
     surplus = choice(state, now).surplus
     for lease in state.leases:
         on_its_way = {
@@ -80,7 +80,7 @@ def _to_release(state: Negotiation, now: float) -> Iterator[tuple[HeldLease, tup
         }
         whys: dict[str, list[str]] = {}
         for device in lease.devices:
-            if device.id in state.held or device.id in on_its_way:
+            if device.id in state.running or device.id in on_its_way:
                 continue
             why = _why_release(state, lease, device.id, device.id in surplus, now)
             if why:

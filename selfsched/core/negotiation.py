@@ -301,10 +301,9 @@ def _segment_started(state: Negotiation, devices: tuple[str, ...]) -> Negotiatio
     return replace(
         state,
         running=devices,
-        held=state.held | taken,
+        held=taken,
         free=state.free - taken,
         busy_since={d: since for d, since in state.busy_since.items() if d not in taken},
-        has_run=True,
         facts=replace(state.facts, is_stepping=False),
     )
 
@@ -328,11 +327,7 @@ def _segment_ended(state: Negotiation, event: SegmentEnded, now: float) -> Negot
 
 
 def _advance(state: Negotiation, now: float) -> tuple[Negotiation, tuple[Effect, ...]]:
-    state = _without_overdue(state, now)
-    waits = state.terms.wait_for_first_seconds
-    if waits is not None and not state.has_run and not state.leases and now - state.started_at >= waits:
-        state = _end(state, f"no devices within {waits:.0f} s", Outcome.CANCELLED)
-    return due(state, now)
+    return due(_without_overdue(state, now), now)
 
 
 def _without_overdue(state: Negotiation, now: float) -> Negotiation:

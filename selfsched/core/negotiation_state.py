@@ -24,7 +24,6 @@ class Terms:
     min_devices: int = 1
     max_devices: int = 1
     safety: Safety = field(default_factory=Safety)
-    wait_for_first_seconds: float | None = None
     phase: float = 0.0
     """In [0, 1), different for each job: spreads the retries."""
 
@@ -243,7 +242,7 @@ class Negotiation:
     running: tuple[str, ...] = ()
     """Devices of the running segment."""
     held: frozenset[str] = frozenset()
-    """Devices whose locks this job holds, between segments too."""
+    """Devices whose locks this job holds: those of its segment, between segments those it kept."""
     free: frozenset[str] = frozenset()
     """Found free, not yet taken."""
     busy_since: Mapping[str, float] = field(default_factory=dict)
@@ -253,7 +252,6 @@ class Negotiation:
     start_at: float = 0.0
     """No segment before this instant, after one that could not start."""
     checkpoint_step: int | None = None
-    has_run: bool = False
     contact: Contact = Contact()
     sequence: int = 0
     answered_sequence: int = 0

@@ -213,26 +213,6 @@ def test_a_job_that_can_never_run_ends_with_the_brokers_words(talk: Conversation
     assert (ending.reason, ending.outcome) == ("4 devices wanted, there are 2", Outcome.FAILED)
 
 
-def test_the_patience_for_the_first_devices_is_limited_if_asked(talk: Conversation) -> None:
-    talk.state = negotiation.begin(Terms(incarnation=7, wait_for_first_seconds=60.0), 0.0)
-    talk.registers()
-    talk.passes(59.0)
-    assert talk.wanted.ending is None
-    talk.passes(2.0)
-    ending = talk.wanted.ending
-    assert ending is not None
-    assert ending.reason == "no devices within 60 s"
-
-
-def test_patience_is_only_for_the_first_devices(talk: Conversation) -> None:
-    talk.state = negotiation.begin(Terms(incarnation=7, wait_for_first_seconds=60.0), 0.0)
-    running_on(talk, "a")
-    talk.answers()
-    talk.leaves("a")
-    talk.passes(100.0)
-    assert talk.wanted.ending is None
-
-
 # --- the deadline ----------------------------------------------------------------------------
 
 
@@ -489,6 +469,18 @@ def test_counts_that_break_the_global_batch_are_not_run_on_and_go_back(talk: Con
     assert talk.reports[-1].allowed_devices == (1, 2, 4)
 
 
+def test_a_device_kept_over_a_grow_but_then_ordered_away_is_released(talk: Conversation) -> None:
+    running_on(talk, "a", "b")
+    talk.answers(lease("a", "b"), lease("c", fence=2))
+    talk.state = replace(talk.state, terms=replace(talk.state.terms, max_devices=3))
+    talk.passes(0.5)
+    assert set(talk.wanted_ids) == {"a", "b", "c"}
+    talk.leaves()  # the segment is over, all locks are kept
+    talk.answers(lease("a", "b", leave=("b",), within_seconds=20.0), lease("c", fence=2))
+    assert talk.wanted_ids == ("a", "c")
+    assert [release.message.devices for release in talk.releases] == [("b",)]
+
+
 # --- orders -------------------------------------------------------------------------------------
 
 
@@ -679,6 +671,7 @@ def test_two_releases_never_share_a_key(talk: Conversation) -> None:
     talk.passes(0.5)
     talk.answers(lease("a", "b", leave=("b",), within_seconds=20.0))
     talk.leaves("b")
+    talk.runs()
     talk.event(DevicesReleased(talk.releases[-1].key))
     talk.answers(lease("a"))
     talk.passes(0.5)
