@@ -175,7 +175,7 @@ def script(package: str, logs: Path, seen: Seen, *, dropout: float = 0.0, worker
     }
     module.tag = "second"
     again = pl.Trainer(
-        max_steps=7, logger=False, enable_checkpointing=False, default_root_dir=logs, num_sanity_val_steps=0,
+        max_steps=7, val_check_interval=4, logger=False, enable_checkpointing=False, default_root_dir=logs, num_sanity_val_steps=0,
         **quiet,
     )  # fmt: skip
     again.fit(module, loader, validation)
@@ -202,6 +202,7 @@ def play(
     Returns:
         What the script found at its end, what was seen on the way, its log directory.
     """
+    import_module(package)  # what is not imported is not wrapped
     seen, logs = Seen(), directory / "logs"
     result: dict[str, Any] | None = None
     environment = dict(os.environ)
