@@ -104,6 +104,8 @@ def _deadlines(books: Books, ctx: Context) -> Iterator[float]:
     yield max(agenda.next_tick_at, agenda.quiet_until)
     if agenda.quiet_until > ctx.now:
         yield agenda.quiet_until
+    patience = options.max_notice_seconds + options.grace_seconds
+    yield from (c.made_at + patience for c in books.open_claims() if c.made_at + patience > ctx.now)
     for node in books.nodes.values():
         if not node.silent:
             yield node.reported_at + options.node_silent_seconds
@@ -114,15 +116,13 @@ def _deadlines(books: Books, ctx: Context) -> Iterator[float]:
                 if holding.leave_by is not None:
                     yield holding.leave_by + options.grace_seconds
             if lease.visit:
-                yield max(ctx.now + options.report_seconds, lease.granted_at)
+                yield lease.granted_at + options.visit_start_seconds
     hungry = False
     for job in books.live_jobs():
         yield from _job_deadlines(books, ctx, job)
         hungry = hungry or (job.state is JobState.WAITING and job.order == "go_on")
-    if hungry and not options.rounds_only:
-        yield max(agenda.took_at, ctx.now) + options.min_auction_seconds
-    if any(device.sick_at is not None for device in books.devices.values()):
-        yield ctx.now + options.sick_recovery_seconds
+    if hungry and agenda.quiet_until <= ctx.now and not options.rounds_only:
+        yield agenda.looked_at + options.min_auction_seconds
 
 
 def _job_deadlines(books: Books, ctx: Context, job: Job) -> Iterator[float]:
@@ -136,7 +136,7 @@ def _job_deadlines(books: Books, ctx: Context, job: Job) -> Iterator[float]:
     if job.state is JobState.RUNNING and job.resume is not Resume.NEVER:
         limit = options.idle_lost_seconds if "idle" in pulse.warned else options.idle_warned_seconds
         if pulse.idle_seconds > 0:
-            yield max(pulse.reported_at + limit - pulse.idle_seconds, ctx.now + 1.0)
+            yield pulse.reported_at + limit - pulse.idle_seconds
     if job.resume is Resume.NEVER:
         ends = min(lease.term_ends_at for lease in books.leases_of(job.id))
         yield from (ends - left for left in options.end_warned_seconds if f"end-{left:g}" not in pulse.warned)
@@ -271,6 +271,7 @@ def _hold_auctions(draft: Draft) -> None:
         hold_auction(draft, "tick", ended_terms(draft))
     elif not draft.options.rounds_only:
         _between_ticks(draft)
+    draft.put(replace(draft.books.agenda, looked_at=draft.now))
 
 
 def _between_ticks(draft: Draft) -> None:

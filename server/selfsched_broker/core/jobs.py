@@ -114,7 +114,7 @@ def report(books: Books, ctx: Context, job_id: str, message: JobReport) -> Decis
     _follow_state(draft, job, message)
     _take_bid(draft, job, message)
     _keep_progress(draft, job_id)
-    if not pulse.heard:
+    if not pulse.heard or any(lease.visit for lease in books.leases_of(job_id)):
         draft.wake()
     return draft.finish(lambda after: instructions(after, ctx, job_id))
 

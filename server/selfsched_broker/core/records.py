@@ -383,6 +383,8 @@ class Agenda(Record):
     """Something has changed that an auction or a grant may follow from."""
     took_at: float = float("-inf")
     """Last auction between ticks that could take devices from holders."""
+    looked_at: float = float("-inf")
+    """When it was last seen whether something can be done for jobs that have nothing."""
     question: frozenset[str] = frozenset()
     """What the last auction between ticks was about: the same is not asked twice."""
     reserve: tuple[tuple[str, int], ...] = ()
