@@ -19,6 +19,7 @@ from typing import Any
 
 from selfsched.core.events import FitFinished, FitStarted, Progressed, StretchTimed
 from selfsched.core.measurement import Spans
+from selfsched.protocol import MAX_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,7 @@ class Ledger:
         self.max_epochs = _positive(event.max_epochs)
         if event.steps_per_epoch is not None and event.steps_per_epoch > 0:
             self.steps_per_epoch, self.epoch_length_learned = float(event.steps_per_epoch), False
-        self.max_seconds = event.max_seconds if _usable(event.max_seconds) else None
+        self.max_seconds = _usable(event.max_seconds)
         self.elapsed_seconds = max(event.elapsed_seconds, self.elapsed_seconds, 0.0)
         self.clock_from = event.at
         self.validations_stated = event.validations
@@ -258,5 +259,7 @@ def _positive(count: int | None) -> int | None:
     return count if count is not None and count > 0 else None
 
 
-def _usable(seconds: float | None) -> bool:
-    return seconds is not None and math.isfinite(seconds) and seconds > 0
+def _usable(seconds: float | None) -> float | None:
+    if seconds is None or not math.isfinite(seconds) or seconds <= 0:
+        return None
+    return min(seconds, MAX_SECONDS)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from selfsched.core.events import (
@@ -419,6 +419,10 @@ def test_a_state_of_another_version_is_no_knowledge() -> None:
 
 # --- nasty streams --------------------------------------------------------------------------------
 
+UNLIMITED: dict[str, Any] = {
+    "fit": 1, "package": "l", "global_batch": None, "reference_devices": None,
+    "step": 0, "planned_steps": None,
+}  # fmt: skip
 nasty = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True),
     st.sampled_from([0.0, -1.0, 1e-9, 0.01, 60.0, 3600.0, 1e12]),
@@ -478,6 +482,7 @@ events = st.one_of(
 
 
 @settings(max_examples=150, deadline=None)
+@example([(FitStarted(**UNLIMITED, max_seconds=1e153), 0.0)])
 @given(st.lists(st.tuples(events, st.floats(-100, 1e4)), max_size=25))
 def test_whatever_comes_the_model_says_only_what_the_protocol_allows(
     stream: list[tuple[Any, float]],
