@@ -53,15 +53,3 @@ def parse_duration(text: str, option: str) -> float:
     if not 0 < seconds <= MAX_SECONDS or not math.isfinite(seconds):
         raise Refused(f"{option} {text!r} must be more than nothing and less than a century")
     return seconds
-
-
-def duration_words(seconds: float) -> str:
-    """A duration as people say it: `48 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3_600:
-        return f"{whole // 60} min {whole % 60} s" if whole % 60 and whole < 600 else f"{whole // 60} min"
-    if whole < 86_400:
-        return f"{whole // 3_600} h {whole % 3_600 // 60} min"
-    return f"{whole // 86_400} d {whole % 86_400 // 3_600} h"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from selfsched.client import BrokerClient
-from selfsched.commands.arguments import duration_words
 from selfsched.commands.connection import connect, find_job
 from selfsched.commands.printing import console, plain, print_json, print_table
+from selfsched.core.bidding import duration_words
 from selfsched.protocol import ClusterView, Forecast, ForecastScore, JobState, JobView, WhatIf
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from selfsched.commands.arguments import duration_words
+from selfsched.core.bidding import duration_words
 from selfsched.demo.result import DemoForecast, DemoJob, DemoStory
 
 FILE_NAME = "report.html"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from selfsched.client import BrokerClient
-from selfsched.commands.arguments import duration_words
 from selfsched.commands.views import forecast_words
+from selfsched.core.bidding import duration_words
 from selfsched.demo.account import ForecastMade
 from selfsched.demo.result import Decision
 from selfsched.errors import BrokerError
@@ -95,7 +95,7 @@ class Watch:
     def decisions(self, first_at: float) -> tuple[Decision, ...]:
         """Why each allocation was made, from the broker's record of its auctions."""
         account = next(iter(self._clients))
-        found = []
+        found: list[Decision] = []
         number = 1
         while True:
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from selfsched.commands.arguments import duration_words, parse_devices, parse_duration
+from selfsched.commands.arguments import parse_devices, parse_duration
 from selfsched.errors import Refused
 
 
@@ -36,18 +36,3 @@ def test_durations(text: str, seconds: float) -> None:
 def test_what_is_no_duration_is_refused_by_its_option(text: str) -> None:
     with pytest.raises(Refused, match="--wait"):
         parse_duration(text, "--wait")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0.2, "0 s"),
-        (48, "48 s"),
-        (200, "3 min 20 s"),
-        (1200, "20 min"),
-        (7500, "2 h 5 min"),
-        (274_000, "3 d 4 h"),
-    ],
-)
-def test_durations_in_words(seconds: float, words: str) -> None:
-    assert duration_words(seconds) == words

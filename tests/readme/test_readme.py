@@ -45,7 +45,8 @@ def parse(application: typer.Typer, words: list[str]) -> Any:
     while hasattr(command, "commands"):
         rest = [*context._protected_args, *context.args]
         name, command, rest = command.resolve_command(context, rest)
-        context = command.make_context(name, rest, parent=context)
+        # A bare `selfsched run` in a sentence names the command; it need not be whole.
+        context = command.make_context(name, rest, parent=context, resilient_parsing=len(words) == 1)
     return context
 
 
