@@ -44,6 +44,9 @@ class JobDescription(BaseModel):
     without_broker: bool = False
     """Run on `max_devices` of this machine, unarbitrated."""
 
+    without_zygote: bool = False
+    """Start every rank as a fresh process."""
+
     fixed: bool = False
     """Any program at all, run once on fixed devices, never cut (`resume: never`)."""
     stated_seconds: float | None = Field(default=None, gt=0)

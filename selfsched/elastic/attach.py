@@ -1,0 +1,184 @@
+"""The user's end of a run: start its supervisor, show what it says, ask it to stop.
+
+The user's process is never forked, and loads nothing for this but the standard library and
+pydantic: whatever threads, GPUs or process groups it has are its own business.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Protocol
+
+from selfsched.elastic import channel
+from selfsched.elastic.channel import Channel
+from selfsched.elastic.job import JobDescription
+from selfsched.elastic.reactor import Reactor
+from selfsched.elastic.run_directory import RunDirectory, RunOutcome
+from selfsched.errors import EXIT_FAILED, SelfschedError
+
+_CONNECT_SECONDS = 30.0
+_LAST_BREATH_SECONDS = 10.0
+_TERMINATION_GRACE_SECONDS = 25.0
+
+
+class View(Protocol):
+    """What shows a run to its user: a terminal or a notebook's cell."""
+
+    def show(self, message: Any) -> None:
+        """One message of `channel` from the supervisor."""
+
+    def refresh(self) -> None:
+        """Called a few times a second, whatever comes."""
+
+    def stopping(self, times: int) -> None:
+        """The user asked to stop, for the so-manieth time."""
+
+    def close(self) -> None:
+        """The run is over."""
+
+
+class AttachedRun:
+    """A run whose supervisor this process started, and is the user of."""
+
+    def __init__(self, job: JobDescription, lock: int) -> None:
+        """Start the supervisor; `lock` (of the run's directory) goes over to it.
+
+        Raises:
+            SelfschedError: it could not be started, or refused at once.
+        """
+        self._directory = RunDirectory(job.run_directory)
+        self._reactor = Reactor()
+        self._stops = 0
+        self._pending_stops: list[channel.StopRequested] = []
+        job.write()
+        try:
+            self._process = _start_supervisor(self._directory, lock)
+        finally:
+            os.close(lock)
+        self._channel = self._connect()
+
+    @property
+    def supervisor_pid(self) -> int:
+        return self._process.pid
+
+    def _connect(self) -> Channel | None:
+        give_up_at = time.monotonic() + _CONNECT_SECONDS
+        while time.monotonic() < give_up_at:
+            connection = channel.connect(self._directory.supervisor_socket)
+            if connection is not None:
+                return Channel(connection)
+            if self._process.poll() is not None:
+                return None  # its outcome says why
+            time.sleep(0.01)
+        self._process.kill()
+        self._process.wait()
+        log = self._directory.path / "supervisor.log"
+        raise SelfschedError(f"the run's supervisor did not answer within {_CONNECT_SECONDS:g} s; see {log}")
+
+    def follow(self, view: View) -> RunOutcome:
+        """Show the run until it is over.
+
+        An interrupt (Ctrl-C, a notebook's Stop) asks it to checkpoint and end; the second
+        one ends it at once. In the main thread SIGTERM means the same as `selfsched run`'s:
+        checkpoint and leave within the grace, to be resumed.
+        """
+        ended: list[RunOutcome] = []
+        try:
+            with self._interruptible():
+                self._listen(view, ended)
+        finally:
+            view.close()
+            self._process.wait()
+            self._reactor.close()
+        return ended[0] if ended else self._outcome_left_behind()
+
+    def _listen(self, view: View, ended: list[RunOutcome]) -> None:
+        link = self._channel
+        if link is None:
+            return
+
+        def read() -> None:
+            for message in link.receive():
+                if isinstance(message, channel.RunEnded):
+                    fields = message.model_dump(exclude={"kind"})
+                    ended.append(RunOutcome(**fields))
+                else:
+                    view.show(message)
+
+        descriptor = link.fileno()
+        self._reactor.on_readable(descriptor, read)
+        while link.is_open and not ended:
+            self._reactor.wait(0.25)
+            while self._pending_stops:
+                view.stopping(self._stops)
+                link.send(self._pending_stops.pop(0))
+            view.refresh()
+        self._reactor.forget(descriptor)
+        link.close()
+
+    def stop(self, *, resumable: bool = False, within_seconds: float | None = None) -> None:
+        """Ask for a checkpoint and the end; the second time for the end at once.
+
+        From any thread or signal handler while `follow` runs.
+        """
+        self._stops += 1
+        self._pending_stops.append(
+            channel.StopRequested(resumable=resumable, within_seconds=within_seconds)
+        )
+        self._reactor.wake()
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def interrupted(number: int, frame: FrameType | None) -> None:
+            self.stop()
+
+        def terminated(number: int, frame: FrameType | None) -> None:
+            self.stop(resumable=True, within_seconds=_TERMINATION_GRACE_SECONDS)
+
+        before = [
+            (signal.SIGINT, signal.signal(signal.SIGINT, interrupted)),
+            (signal.SIGTERM, signal.signal(signal.SIGTERM, terminated)),
+        ]
+        try:
+            yield
+        finally:
+            for number, handler in before:
+                signal.signal(number, handler)
+
+    def _outcome_left_behind(self) -> RunOutcome:
+        """The supervisor is gone without a last message: what it wrote, or what killed it."""
+        left = self._directory.read_outcome()
+        if left is not None:
+            return left
+        status = self._process.wait()
+        how = f"signal {-status}" if status < 0 else f"exit code {status}"
+        log = self._directory.path / "supervisor.log"
+        message = (
+            f"the run's supervisor died ({how}); its ranks ended with it. Start the same run again to go on "
+            f"from its newest checkpoint; {log} may say more"
+        )
+        return RunOutcome("failed", EXIT_FAILED, message)
+
+
+def _start_supervisor(directory: RunDirectory, lock: int) -> subprocess.Popen[bytes]:
+    log = os.open(directory.path / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "selfsched.elastic.supervisor", str(directory.path)],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=directory.path,
+            start_new_session=True, pass_fds=[lock],
+        )
+    finally:
+        os.close(log)

@@ -1,0 +1,127 @@
+"""What travels from the caller's process to the ranks: module, data and trainer arguments.
+
+Pickled by cloudpickle, so that classes and functions of a notebook's or script's
+`__main__` travel by value. What cannot travel is refused by name, before anything runs.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from selfsched.errors import Refused
+
+_DEEPEST = 8
+
+
+@dataclass(frozen=True)
+class Payload:
+    """One `fit` as its caller asked for it. `Any`: these are the user's and Lightning's objects."""
+
+    module: Any
+    datamodule: Any = None
+    train_dataloaders: Any = None
+    val_dataloaders: Any = None
+    ckpt_path: str | None = None
+    trainer_arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_payload(payload: Payload, path: Path) -> None:
+    """Pickle the payload to a file of the user's alone.
+
+    Raises:
+        Refused: something in it cannot travel; the message names the attribute.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb") as file, _detached(payload):
+        try:
+            cloudpickle.dump(payload, file)
+        except Exception as error:
+            raise Refused(_explain(payload, error)) from error
+
+
+def read_payload(path: Path) -> Payload:
+    """Unpickle what `write_payload` wrote, from the run's own private directory."""
+    with path.open("rb") as file:
+        payload = cloudpickle.load(file)
+    if not isinstance(payload, Payload):
+        raise Refused(f"{path} holds a {type(payload).__name__} and no payload")
+    return payload
+
+
+@contextmanager
+def _detached(payload: Payload) -> Iterator[None]:
+    """Without the trainer that an earlier `test` or `validate` left in the data module."""
+    trainer = getattr(payload.datamodule, "trainer", None)
+    if trainer is None:
+        yield
+        return
+    payload.datamodule.trainer = None
+    try:
+        yield
+    finally:
+        payload.datamodule.trainer = trainer
+
+
+def _explain(payload: Payload, error: Exception) -> str:
+    names = {
+        "module": payload.module,
+        "datamodule": payload.datamodule,
+        "train_dataloaders": payload.train_dataloaders,
+        "val_dataloaders": payload.val_dataloaders,
+        **{f"Trainer({name}=...)": value for name, value in payload.trainer_arguments.items()},
+    }
+    for name, value in names.items():
+        if not _travels(value):
+            where, culprit = _deepest_fault(name, value)
+            return (
+                f"{where} ({_kind(culprit)}) cannot travel to the training processes: {_first_line(error)}. "
+                "Make it in setup() or on first use, or leave it out with __getstate__; "
+                "elastic=False trains in this process"
+            )
+    return f"the training cannot travel to its processes: {_first_line(error)}"
+
+
+def _deepest_fault(name: str, value: Any) -> tuple[str, Any]:
+    """The innermost attribute or item on one path that does not travel."""
+    for _ in range(_DEEPEST):
+        for part, inner in _parts(value):
+            if not _travels(inner):
+                name, value = name + part, inner
+                break
+        else:
+            break
+    return name, value
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        yield from ((f"[{key!r}]", inner) for key, inner in value.items())
+    elif isinstance(value, list | tuple | set):
+        yield from ((f"[{index}]", inner) for index, inner in enumerate(value))
+    else:
+        yield from ((f".{key}", inner) for key, inner in getattr(value, "__dict__", {}).items())
+
+
+def _travels(value: Any) -> bool:
+    try:
+        cloudpickle.dump(value, io.BytesIO())
+    except Exception:  # noqa: BLE001 - as above; that it failed is the answer
+        return False
+    return True
+
+
+def _kind(value: Any) -> str:
+    kind = type(value)
+    return f"a {kind.__module__}.{kind.__qualname__}"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300].rstrip(".")

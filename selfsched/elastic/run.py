@@ -1,0 +1,119 @@
+"""`selfsched run`: a command as an elastic job, its terminal as the client."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from selfsched.elastic.attach import AttachedRun, View
+from selfsched.elastic.job import JobDescription
+from selfsched.elastic.run_directory import RunDirectory, RunOutcome, open_run
+from selfsched.errors import EXIT_FINE, Refused
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a command is to be run. All checked by `run_command`."""
+
+    min_devices: int = 1
+    max_devices: int = 1
+    name: str | None = None
+    """The same name is the same job: an unfinished run of it goes on from its checkpoint."""
+    plan: str | None = None
+    """`2@0,1@7`: a fixed list of allocations, with no broker."""
+    fixed: bool = False
+    """Any program at all, once, on `max_devices` that are never taken before its stated time."""
+    stated_seconds: float | None = None
+    """For `fixed`: how long the program needs."""
+    wait_seconds: float | None = None
+    """How long to wait for the first devices; 0: not at all; None: as long as it takes."""
+    batch_devices: int | None = None
+    """Devices that the global batch refers to; None: those the script names."""
+    validation: Literal["whole", "sharded"] = "whole"
+    broker: str | None = None
+    without_broker: bool = False
+    """Run on `max_devices` of this machine, unarbitrated."""
+    without_zygote: bool = False
+    """Start every rank as a fresh process."""
+    priority: float = 1.0
+    runs_directory: Path | None = None
+    """Where the run's own directory is made; None: `SELFSCHED_RUNS_DIR` or the user's state."""
+
+
+def run_command(command: list[str], options: RunOptions, *, view: View | None = None) -> int:
+    """Run a command as an elastic job, to its end.
+
+    Ctrl-C stops it with a checkpoint, twice ends it; SIGTERM checkpoints and leaves.
+
+    Args:
+        command: The command, verbatim; it is run once for each rank.
+        options: On how many devices, under whose name, decided by whom.
+        view: What shows the run; None: the terminal.
+
+    Returns:
+        The exit code: 0 finished, 1 failed (or the program's own), 2 wrong use,
+        75 yielded (it goes on when run again under the same name), 130 stopped.
+
+    Raises:
+        Refused: options that contradict each other, a name that is taken.
+    """
+    from selfsched.elastic.program import package_in
+    from selfsched.elastic.views import TerminalView
+
+    check_devices(options.min_devices, options.max_devices)
+    if not command:
+        raise Refused("there is no command to run: selfsched run -- python train.py")
+    _check_plan(options)
+    directory, lock = open_run(options.name, parent=options.runs_directory)
+    here = Path.cwd()
+    job = JobDescription(
+        run_directory=directory.path, name=options.name, program="command", command=tuple(command),
+        package=package_in(command, here), working_directory=here,
+        min_devices=options.min_devices, max_devices=options.max_devices,
+        batch_devices=options.batch_devices, validation=options.validation,
+        plan=options.plan, broker=options.broker, without_broker=options.without_broker,
+        without_zygote=options.without_zygote, fixed=options.fixed,
+        stated_seconds=options.stated_seconds, wait_seconds=options.wait_seconds, priority=options.priority,
+    )
+    outcome = AttachedRun(job, lock).follow(view or TerminalView())
+    _say_how_it_ended(outcome, directory, options.name)
+    return outcome.exit_code
+
+
+def check_devices(min_devices: int, max_devices: int) -> None:
+    """Refuse a range of devices that holds none.
+
+    Raises:
+        Refused: less than one, or the least is more than the most.
+    """
+    if min_devices < 1:
+        raise Refused(f"min_devices is {min_devices}: a job needs at least 1")
+    if min_devices > max_devices:
+        raise Refused(f"min_devices ({min_devices}) is more than max_devices ({max_devices})")
+
+
+def _check_plan(options: RunOptions) -> None:
+    from selfsched.elastic.plan import parse_plan
+
+    if options.plan is not None:
+        parse_plan(options.plan)
+        if options.fixed:
+            raise Refused("--plan changes the devices, --fixed never does: choose one")
+
+
+def _say_how_it_ended(outcome: RunOutcome, directory: RunDirectory, name: str | None) -> None:
+    if outcome.exit_code == EXIT_FINE:
+        return
+    if outcome.traceback:
+        sys.stderr.write(outcome.traceback.rstrip("\n") + "\n")
+    words = outcome.message or outcome.outcome
+    if outcome.outcome in ("stopped", "yielded") and outcome.step:
+        words += f"; checkpoint at step {outcome.step}"
+        words += f", the same command goes on from there (--name {name})" if name else \
+            "; give a run a --name to go on from there"
+    print(f"selfsched: {words}", file=sys.stderr)
+    if outcome.outcome == "failed":
+        print(f"selfsched: more in {os.fspath(directory.path)}", file=sys.stderr)
