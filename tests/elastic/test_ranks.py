@@ -1,0 +1,132 @@
+"""Real ranks over gloo: two devices train what one does, in any order of segments (T1, T2)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from elastic.ranks import play_ranks, results
+
+pytestmark = pytest.mark.slow
+
+NASTY = {"script": "elastic.nasty:script", "package": "lightning.pytorch"}
+OTHER = {**NASTY, "package": "pytorch_lightning"}
+SCENARIOS: list[dict[str, Any]] = [
+    {"name": "one", "segments": [{}], **NASTY},
+    {"name": "two", "segments": [{"world_size": 2}], **NASTY},
+    {
+        "name": "one-two-one",
+        "segments": [
+            {"cut_at": [1, 4]}, {"world_size": 2, "cut_at": [1, 9]}, {"cut_at": [2, 3]}, {"world_size": 2},
+        ],
+        **NASTY,
+    },
+    {
+        "name": "two-one-two",
+        "segments": [
+            {"world_size": 2, "cut_at": [1, 6]}, {"cut_at": [1, 11]}, {"world_size": 2, "cut_at": [2, 6]}, {},
+        ],
+        **OTHER,
+    },
+    {
+        "name": "terminated",
+        "script": "elastic.tiny:terminated_rank_1",
+        "package": "lightning.pytorch",
+        "options": {"at": 5},
+        "segments": [{"world_size": 2}],
+        "codes": {"0": 75},
+    },
+    {
+        "name": "not-divided",
+        "script": "elastic.nasty:script",
+        "package": "lightning.pytorch",
+        "segments": [{"world_size": 3, "max_devices": 3}],
+        "codes": {"0": 2},
+    },
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("ranks")
+    play_ranks(directory, SCENARIOS)
+    return directory
+
+
+@pytest.mark.parametrize("name", ["two", "one-two-one", "two-one-two"])
+def test_the_training_is_that_of_one_device(played: Path, name: str) -> None:
+    expected = results(played, "one")[0][0]["result"]
+    found = results(played, name)[-1][0]["result"]
+    for key, value in expected.items():
+        if isinstance(value, dict):
+            assert found[key].keys() == value.keys()
+            for inner in value:
+                torch.testing.assert_close(
+                    torch.as_tensor(found[key][inner]), torch.as_tensor(value[inner]), atol=1e-6, rtol=0
+                )
+        elif isinstance(value, float | list):
+            assert found[key] == pytest.approx(value, abs=1e-6), key
+        else:
+            assert found[key] == value, key
+
+
+@pytest.mark.parametrize("name", ["two", "one-two-one", "two-one-two"])
+def test_rank_0_sees_the_same_validations_rates_and_means(played: Path, name: str) -> None:
+    expected = results(played, "one")[0][0]["seen"]
+    segments = results(played, name)
+    for what in ("validations", "rates", "epoch_means"):
+        found = [entry for ranks in segments for entry in getattr(ranks[0]["seen"], what)]
+        wanted = getattr(expected, what)
+        assert [entry[:2] for entry in found] == [entry[:2] for entry in wanted]
+        for one, other in zip(found, wanted, strict=True):
+            assert one[2:] == pytest.approx(other[2:], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["two", "one-two-one", "two-one-two"])
+def test_every_sample_is_seen_once_an_epoch(played: Path, name: str) -> None:
+    expected = Counter(results(played, "one")[0][0]["seen"].samples)
+    found = Counter(
+        sample for ranks in results(played, name) for rank in ranks for sample in rank["seen"].samples
+    )
+    assert set(expected.values()) == {1}
+    assert found.keys() == expected.keys()
+    # A rank left without a sample in the epoch's last batch repeats one, with weight 0.
+    repeated = Counter(epoch for (_, epoch, _), count in found.items() if count > 1)
+    assert max(repeated.values(), default=0) <= 1
+    assert max(found.values()) <= 2
+
+
+def test_every_rank_ends_with_the_same_weights(played: Path) -> None:
+    first, second = (rank["result"]["second_weights"] for rank in results(played, "two")[0])
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_nothing_warns_of_an_unsafe_resume_or_of_unsynchronised_means(played: Path) -> None:
+    texts = [
+        text
+        for name in ("one-two-one", "two-one-two")
+        for ranks in results(played, name)
+        for rank in ranks
+        for text in rank["warnings"]
+    ]
+    for word in ("not resumable", "sync_dist", "dirpath has changed", "is not empty"):
+        assert not [text for text in texts if word in text], word
+
+
+def test_a_signal_to_one_rank_makes_all_leave_at_one_step(played: Path) -> None:
+    ranks = results(played, "terminated")[0]
+    steps = {rank["seen"].rates[-1][1] for rank in ranks}
+    assert [rank["code"] for rank in ranks] == [75, 75]
+    assert len(steps) == 1
+    assert 5 <= steps.pop() < 20_000
+    assert list((played / "terminated" / "run" / "fits" / "1").glob("step-*"))
+
+
+def test_a_world_that_does_not_divide_the_batch_is_refused_before_training(played: Path) -> None:
+    ranks = results(played, "not-divided")[0]
+    assert [rank["code"] for rank in ranks] == [2, 2, 2]
+    assert not any(rank["seen"].samples for rank in ranks)
