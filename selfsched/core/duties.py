@@ -31,7 +31,7 @@ from selfsched.core.reporting import (
     unmeasured_bid,
     wait_seconds,
 )
-from selfsched.core.wanted import allowed_devices, choice, order_of
+from selfsched.core.wanted import allowed_devices, choice, given_back, order_of
 from selfsched.protocol import JobReport, JobState, ReleaseDevices, StandingBid
 
 BUSY_GIVE_UP_SECONDS = 30.0
@@ -71,16 +71,11 @@ def _due_releases(state: Negotiation, now: float) -> tuple[Negotiation, list[Eff
 def _to_release(state: Negotiation, now: float) -> Iterator[tuple[HeldLease, tuple[str, ...], str]]:
     """What is leased, not run on, of no use any more, and not on its way back yet."""
     surplus = choice(state, now).surplus
+    on_its_way = given_back(state)
     for lease in state.leases:
-        on_its_way = {
-            device
-            for release in state.releases
-            if release.effect.lease == lease.lease
-            for device in release.effect.message.devices
-        }
         whys: dict[str, list[str]] = {}
         for device in lease.devices:
-            if device.id in state.running or device.id in on_its_way:
+            if device.id in state.running or (lease.lease, device.id) in on_its_way:
                 continue
             why = _why_release(state, lease, device.id, device.id in surplus, now)
             if why:

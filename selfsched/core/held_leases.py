@@ -110,12 +110,19 @@ def _lease(stated: LeaseInstruction, known: HeldLease | None, heard: Heard, safe
     )
 
 
-def usable(leases: Iterable[HeldLease], now: float, *, broker_is_away: bool) -> dict[str, LeasedDevice]:
+def usable(
+    leases: Iterable[HeldLease],
+    now: float,
+    *,
+    given_back: Collection[tuple[str, str]],
+    broker_is_away: bool,
+) -> dict[str, LeasedDevice]:
     """Devices that a segment may go on with, by id: not ordered away, not past their deadline.
 
     Args:
         leases: what is held.
         now: the job's clock.
+        given_back: (lease, device) whose release is on its way.
         broker_is_away: reports fail; then the segment leaves in time to save before the
             deadline. While the broker answers, a short rest of a ttl means nothing.
     """
@@ -124,7 +131,7 @@ def usable(leases: Iterable[HeldLease], now: float, *, broker_is_away: bool) -> 
         for lease in leases
         if now < lease.ends_at - (lease.lead_seconds if broker_is_away else 0.0)
         for device in lease.devices
-        if device.id not in lease.leave
+        if device.id not in lease.leave and (lease.lease, device.id) not in given_back
     }
 
 

@@ -32,13 +32,22 @@ def allowed_devices(state: Negotiation) -> tuple[int, ...]:
     return known or tuple(range(state.terms.min_devices, state.terms.max_devices + 1))
 
 
+def given_back(state: Negotiation) -> frozenset[tuple[str, str]]:
+    """(lease, device) of every release that was decided and is not forgotten yet."""
+    return frozenset(
+        (release.effect.lease, device)
+        for release in state.releases
+        for device in release.effect.message.devices
+    )
+
+
 def choice(state: Negotiation, now: float) -> Choice:
     """Which of the leased devices to run on at this moment."""
     if state.ending is not None or order_of(state) != "go_on":
         return Choice()
     waiting_since = min(state.busy_since.values(), default=now)
     return choose(
-        usable(state.leases, now, broker_is_away=state.contact.is_away),
+        usable(state.leases, now, given_back=given_back(state), broker_is_away=state.contact.is_away),
         running=state.running,
         ready=state.held | state.free,
         allowed=allowed_devices(state),

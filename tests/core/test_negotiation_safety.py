@@ -59,7 +59,6 @@ class ModelBroker:
     version: int = 0
     fences: int = 0
     leases: dict[int, ModelLease] = field(default_factory=dict)
-    is_up: bool = True
 
     def live(self, now: float) -> dict[int, ModelLease]:
         return {f: lease for f, lease in self.leases.items() if now < lease.expires_at and lease.devices}
@@ -113,6 +112,10 @@ class LeaseSafety(RuleBasedStateMachine):
         self.questions: list[tuple[float, Effect]] = []
         self.answers: list[Event] = []
         self.event(TimePassed())
+        ((sent_at, question),) = self.questions
+        self.questions.clear()
+        self.broker.grant("a", self.now)
+        self.event(self._heard(sent_at, question))
 
     def event(self, event: Event) -> None:
         self.state, effects = negotiation.step(self.state, event, self.now)
@@ -122,13 +125,12 @@ class LeaseSafety(RuleBasedStateMachine):
             else:
                 self.questions.append((self.now, effect))
 
-    @rule(seconds=st.sampled_from([0.1, 1.0, 3.0, 9.0, 40.0]))
-    def time_passes(self, seconds: float) -> None:
+    @rule(seconds=st.sampled_from([0.3, 2.0, 6.0, 9.0, 40.0]), awake=st.booleans())
+    def time_passes(self, seconds: float, awake: bool) -> None:
         self.now += seconds
-
-    @rule()
-    def the_job_ticks(self) -> None:
-        self.event(TimePassed())
+        if awake:
+            self.event(TimePassed())
+            self._follow()
 
     @rule(notice=st.floats(0, 100))
     def facts_are_learned(self, notice: float) -> None:
@@ -138,7 +140,7 @@ class LeaseSafety(RuleBasedStateMachine):
     @rule(data=st.data(), fate=st.sampled_from(["answered", "lost", "reply lost", "refused"]))
     def a_question_arrives(self, data: st.DataObject, fate: str) -> None:
         sent_at, effect = self.questions.pop(data.draw(st.integers(0, len(self.questions) - 1)))
-        if fate == "refused" or not self.broker.is_up:
+        if fate == "refused":
             self.answers.append(self._failure(effect, "unreachable"))
         elif fate != "lost":
             answer = self._heard(sent_at, effect)
@@ -189,14 +191,8 @@ class LeaseSafety(RuleBasedStateMachine):
     @rule()
     def the_broker_restarts(self) -> None:
         self.broker.restart(self.now)
-        self.broker.is_up = True
 
-    @rule()
-    def the_broker_dies(self) -> None:
-        self.broker.is_up = False
-
-    @rule()
-    def the_supervisor_follows(self) -> None:
+    def _follow(self) -> None:
         """As the supervisor does: leave what is not wanted, start what is."""
         ids = tuple(device.id for device in wanted(self.state, self.now).devices)
         if self.state.running and set(ids) != set(self.state.running):
