@@ -85,14 +85,14 @@ def loader(samples: int = 16, batch_size: int = 2, **options: Any) -> Any:
 
 def play_tiny(
     directory: Path, ordinal: int = 0, *, acts: dict[int, Act] | None = None, seen: Seen | None = None,
-    train: Any = None, validation: Any = None, spec: dict[str, Any] | None = None, module: Any = None,
+    train: Any = None, validation: Any = None, spec: dict[str, Any] | None = None, module: type[Any] = Tiny,
     on_leave: Any = "exit", **trainer_arguments: Any,
 ) -> Played:  # fmt: skip
     """One segment of a tiny run on one rank; SystemExit and our errors end up in `left`."""
     from selfsched.errors import SelfschedError
 
     pl.seed_everything(7, verbose=False)
-    played = Played(module or Tiny(seen, acts))
+    played = Played(module(seen, acts))
     arguments = {**QUIET, "default_root_dir": directory, **trainer_arguments}
     with as_rank(segment(directory / "run", ordinal, **(spec or {})), on_leave):
         try:
