@@ -83,7 +83,10 @@ class Standing:
 class Ground:
     """Where devices lie: seats by node, and the node of every device that is known."""
 
+    devices: frozenset[str]
+    """The seats."""
     seats: Mapping[str, int]
+    """How many there are by node."""
     model_of: Mapping[str, str]
     node_of: Mapping[str, str]
 
@@ -98,7 +101,8 @@ def survey(seats: Iterable[Seat], market: Market) -> Ground:
     for contender in market.contenders:
         for device in contender.kept:
             node_of.setdefault(device, only)
-    return Ground(dict(Counter(seat.node for seat in seats)), model_of, node_of)
+    devices = frozenset(seat.device for seat in seats)
+    return Ground(devices, dict(Counter(seat.node for seat in seats)), model_of, node_of)
 
 
 def rank_ties(number: int, contenders: Sequence[Contender]) -> dict[str, float]:
@@ -195,7 +199,7 @@ def row_for(standing: Standing, devices: Iterable[str], ground: Ground) -> Row:
 
 
 def _stay(standing: Standing, ground: Ground, market: Market) -> Iterator[Choice]:
-    if not standing.at_stake or not standing.has_all:
+    if not standing.at_stake or not standing.has_all or not ground.devices.issuperset(standing.at_stake):
         return
     devices = (*standing.contender.kept, *standing.at_stake)
     value = welfare(standing, row_for(standing, devices, ground), False, market)
@@ -243,9 +247,9 @@ def _placements(standing: Standing, ground: Ground, market: Market) -> Iterator[
 
 def _wanted(standing: Standing, ground: Ground, market: Market) -> Iterator[Choice]:
     missing = [d for d in standing.contender.wanted_devices if d not in standing.contender.kept]
-    nodes = Counter(ground.node_of.get(d, "") for d in missing)
-    if not missing or any(ground.seats.get(node, 0) < n for node, n in nodes.items()):
+    if not missing or not ground.devices.issuperset(missing):
         return
+    nodes = Counter(ground.node_of[d] for d in missing)
     row = row_for(standing, standing.contender.wanted_devices, ground)
     choice = _choice(standing, row, len(standing.contender.wanted_devices), dict(nodes), True, market)
     yield replace(choice, exactly=frozenset(missing))
