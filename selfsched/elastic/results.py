@@ -7,12 +7,16 @@ caller's own module and callbacks. `Any` stands for Lightning's objects of eithe
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from selfsched.elastic.checkpoints import CheckpointStore
+from selfsched.errors import CheckpointUnusable
 
 _CHECKPOINT_ATTRIBUTES = (
     "best_model_path", "best_model_score", "current_score", "best_k_models", "kth_best_model_path",
@@ -73,28 +77,63 @@ def restore(result: FitResult, module: Any, trainer: Any) -> None:
     module.load_state_dict(result.weights)
     trainer.strategy.connect(module)
     trainer.fit_loop.load_state_dict(dict(result.loops))
-    connector = trainer._logger_connector
-    connector._callback_metrics.update(result.callback_metrics)
-    connector._logged_metrics.update(result.logged_metrics)
-    connector._progress_bar_metrics.update(result.progress_bar_metrics)
     states: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
     for key, state, attributes in result.callbacks:
         states.setdefault(key, []).append((state, attributes))
     for callback in trainer.callbacks:
-        if not states.get(callback.state_key):
-            continue
-        state, attributes = states[callback.state_key].pop(0)
-        # First these: a ModelCheckpoint forgets its best when its directory has changed.
-        for name, value in attributes.items():
-            setattr(callback, name, value)
-        if state:
-            callback.load_state_dict(dict(state))
+        if states.get(callback.state_key):
+            _restore_callback(callback, *states[callback.state_key].pop(0))
+
+
+def restore_weights(run_directory: Path, module: Any) -> None:
+    """Give the module the weights of the run's newest restart checkpoint, if there is one."""
+    checkpoint = _newest_checkpoint(run_directory)
+    if checkpoint is not None:
+        state = torch.load(checkpoint, map_location="cpu", weights_only=False)
+        module.load_state_dict(state["state_dict"])
+
+
+def copy_checkpoint(run_directory: Path, target: Path, *, weights_only: bool) -> None:
+    """Copy the run's newest checkpoint, a plain Lightning one, to where the user wants it.
+
+    Raises:
+        CheckpointUnusable: the run has left none.
+    """
+    checkpoint = _newest_checkpoint(run_directory)
+    if checkpoint is None:
+        raise CheckpointUnusable(f"the run in {run_directory} has left no checkpoint")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not weights_only:
+        shutil.copyfile(checkpoint, target)
+        return
+    state = torch.load(checkpoint, map_location="cpu", weights_only=False)
+    for training_only in ("optimizer_states", "lr_schedulers", "loops", "callbacks"):
+        state.pop(training_only, None)
+    torch.save(state, target)
+
+
+def _newest_checkpoint(run_directory: Path) -> Path | None:
+    fits = sorted((run_directory / "fits").glob("*"), key=lambda path: int(path.name))
+    for fit in reversed(fits):
+        newest = CheckpointStore(fit).newest()
+        if newest is not None:
+            return newest.lightning_path
+    return None
+
+
+def _restore_callback(callback: Any, state: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
+    # First these: a ModelCheckpoint forgets its best when its directory has changed.
+    for name, value in attributes.items():
+        setattr(callback, name, value)
+    if state:
+        callback.load_state_dict(dict(state))
 
 
 def _attributes(callback: Any) -> dict[str, Any]:
     if not hasattr(callback, "best_model_path"):
         return {}
-    return {name: _on_cpu(getattr(callback, name)) for name in _CHECKPOINT_ATTRIBUTES if hasattr(callback, name)}
+    names = [name for name in _CHECKPOINT_ATTRIBUTES if hasattr(callback, name)]
+    return {name: _on_cpu(getattr(callback, name)) for name in names}
 
 
 def _on_cpu(value: Any) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from selfsched import settings
 from selfsched.elastic.attach import AttachedRun, View
 from selfsched.elastic.job import JobDescription
 from selfsched.elastic.run_directory import RunDirectory, RunOutcome, open_run
@@ -40,7 +41,7 @@ class RunOptions:
     """Start every rank as a fresh process."""
     priority: float = 1.0
     runs_directory: Path | None = None
-    """Where the run's own directory is made; None: `SELFSCHED_RUNS_DIR` or the user's state."""
+    """Where the run's own directory is made; None: as the setting `runs_dir` says."""
 
 
 def run_command(command: list[str], options: RunOptions, *, view: View | None = None) -> int:
@@ -67,7 +68,8 @@ def run_command(command: list[str], options: RunOptions, *, view: View | None = 
     if not command:
         raise Refused("there is no command to run: selfsched run -- python train.py")
     _check_plan(options)
-    directory, lock = open_run(options.name, parent=options.runs_directory)
+    runs = options.runs_directory or settings.load(unknown="ignore").runs_dir
+    directory, lock = open_run(options.name, parent=runs)
     here = Path.cwd()
     job = JobDescription(
         run_directory=directory.path, name=options.name, program="command", command=tuple(command),

@@ -34,7 +34,6 @@ from typing import Literal
 
 from selfsched.errors import Refused
 
-RUNS_VARIABLE = "SELFSCHED_RUNS_DIR"
 _LONGEST_SOCKET_PATH = 100
 """Of 108 bytes with the final zero; some room for the file's own name."""
 _KEPT_UNNAMED_RUNS = 20
@@ -140,10 +139,7 @@ class RunDirectory:
 
 
 def runs_parent() -> Path:
-    """Where this user's runs are kept: `SELFSCHED_RUNS_DIR`, else the user's state directory."""
-    named = os.environ.get(RUNS_VARIABLE)
-    if named:
-        return Path(named)
+    """Where this user's runs are kept unless the setting `runs_dir` says otherwise."""
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "selfsched" / "runs"
 

@@ -26,6 +26,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Literal
 
+from selfsched import settings
 from selfsched.elastic import channel
 from selfsched.elastic.allocation import Allocation, AllocationSource, Device, SegmentEnd
 from selfsched.elastic.decoding import OutputDecoder, Stream
@@ -75,7 +76,7 @@ class Supervisor:
     """Runs one job to its end on whatever devices its source gives it."""
 
     def __init__(
-        self, job: JobDescription, source: AllocationSource, *, locks: DeviceLocks | None = None
+        self, job: JobDescription, source: AllocationSource, *, locks: DeviceLocks
     ) -> None:
         self._job = job
         self._source = source
@@ -85,7 +86,7 @@ class Supervisor:
         self._output = OutputDecoder()
         self._starter = RankStarter(job, program_of(job), self._reactor)
         self._guard = Guard()
-        self._held = HeldDevices(locks or MachineLocks())
+        self._held = HeldDevices(locks)
         self._events_server = channel.listen(self._directory.events_socket)
         self._reactor.on_readable(self._events_server, self._accept_rank)
         self._user = UserLink(
@@ -426,7 +427,8 @@ def main(arguments: list[str]) -> int:
     os.umask(0o077)
     job = JobDescription.read(Path(arguments[0]))
     try:
-        supervisor = Supervisor(job, choose_source(job))
+        locks = MachineLocks(settings.load(unknown="ignore").lock_dir)
+        supervisor = Supervisor(job, choose_source(job), locks=locks)
     except SelfschedError as error:
         RunDirectory(job.run_directory).write_outcome(_never_began(error))
         return error.exit_code

@@ -15,9 +15,9 @@ _TERMINAL_SECONDS = 0.2
 _NOTEBOOK_SECONDS = 0.5
 
 
-def view_for_here() -> View:
-    """A notebook's view in a kernel, else a terminal's."""
-    return NotebookView() if _in_notebook() else TerminalView()
+def view_for_here(*, bar: bool = True) -> View:
+    """A notebook's view in a kernel, else a terminal's; `bar`: whether it shows progress."""
+    return NotebookView(bar=bar) if _in_notebook() else TerminalView(bar=bar)
 
 
 def _in_notebook() -> bool:
@@ -33,11 +33,13 @@ class TerminalView:
     run is still said, a line each.
     """
 
-    def __init__(self, output: TextIO | None = None, error: TextIO | None = None) -> None:
+    def __init__(
+        self, output: TextIO | None = None, error: TextIO | None = None, *, bar: bool = True
+    ) -> None:
         self._output = output or sys.stdout
         self._error = error or sys.stderr
         self._text = ProgressText()
-        self._has_bar = self._error.isatty()
+        self._has_bar = bar and self._error.isatty()
         self._drawn = ""
         self._drawn_at = 0.0
         self._at_line_start = True
@@ -51,9 +53,8 @@ class TerminalView:
             self._say(message.text)
         elif isinstance(message, channel.SegmentBegan):
             self._say(_began(message))
-        elif isinstance(message, channel.StatusSeen) and message.waiting:
-            if message.text not in ("", waited_for):
-                self._say(message.text)
+        elif self._text.is_waiting and self._text.status not in ("", waited_for):
+            self._say(self._text.status)
 
     def _write(self, message: channel.OutputSeen) -> None:
         self._erase()
@@ -99,7 +100,7 @@ class TerminalView:
 class NotebookView:
     """The same in a cell: the bar is one display that is updated, at most twice a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, bar: bool = True) -> None:
         from IPython.display import display
 
         self._display = display
@@ -107,7 +108,7 @@ class NotebookView:
         self._text = ProgressText()
         self._drawn = ""
         self._drawn_at = 0.0
-        self._said: list[str] = []
+        self._has_bar = bar
 
     def show(self, message: Any) -> None:
         self._text.take(message)
@@ -123,7 +124,7 @@ class NotebookView:
 
     def _draw(self) -> None:
         line = self._text.line()
-        if line == self._drawn or not line:
+        if not self._has_bar or line == self._drawn or not line:
             return
         self._drawn, self._drawn_at = line, time.monotonic()
         data = {"text/plain": line}

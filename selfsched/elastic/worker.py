@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import logging
 import os
 import runpy
 import sys
@@ -97,6 +98,9 @@ def _run_payload() -> None:
         callback.segment = spec
     if not ours:
         callbacks.insert(0, SelfScheduler())
+    if spec.ordinal > 0:  # said in the first segment
+        arguments["enable_model_summary"] = False
+        logging.getLogger(job.package).setLevel(logging.WARNING)
     trainer = package.Trainer(callbacks=callbacks, **arguments)
     trainer.fit(
         payload.module, payload.train_dataloaders, payload.val_dataloaders,

@@ -1,0 +1,43 @@
+"""A run's end as an exception in the caller's process: named, one line, said once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from selfsched.elastic.run_directory import RunOutcome
+from selfsched.errors import RankFailed, SelfschedError, Stopped, Unsupported, Yielded
+
+_ERRORS: dict[str, type[SelfschedError]] = {
+    "stopped": Stopped, "yielded": Yielded, "refused": Unsupported, "failed": RankFailed,
+}  # fmt: skip
+
+_UNSAID = {"stopped": "stopped", "yielded": "left its devices", "refused": "refused", "failed": "failed"}
+
+
+def raise_as_ended(outcome: RunOutcome, directory: Path) -> None:
+    """Raise what a run's end means to the code after `fit`; nothing when it finished.
+
+    A notebook shows the rank's own traceback, if there is one, and one line; no frame of
+    selfsched. A script shows the same below our frames.
+
+    Raises:
+        Stopped, Yielded, Unsupported, RankFailed: as the run ended.
+    """
+    if outcome.outcome == "finished":
+        return
+    error = _ERRORS[outcome.outcome](_words(outcome, directory))
+    if outcome.traceback:
+        error.add_note(outcome.traceback.rstrip("\n"))
+    lines = [*outcome.traceback.rstrip("\n").splitlines(), f"{type(error).__name__}: {error}"]
+    # IPython asks an exception for its own traceback by this name.
+    error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
+    raise error
+
+
+def _words(outcome: RunOutcome, directory: Path) -> str:
+    words = outcome.message or _UNSAID[outcome.outcome]
+    if outcome.outcome in ("stopped", "yielded"):
+        words += f" at step {outcome.step}; fit() on the same Trainer goes on from there"
+    elif outcome.outcome == "failed":
+        words += f" (logs: {directory})"
+    return words

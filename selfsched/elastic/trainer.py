@@ -1,0 +1,296 @@
+"""`selfsched.Trainer`: Lightning's Trainer on whatever devices the job is given.
+
+`fit` hands its arguments to a supervisor, a process of its own, and returns when the training
+is done, however often it changed devices meanwhile. This process, a notebook's kernel or a
+script, trains nothing and is never forked, so what it has done before (threads, CUDA, a
+process group) does not matter. Afterwards its own module has the trained weights.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from selfsched import settings
+from selfsched.elastic.attach import AttachedRun
+from selfsched.elastic.fit_end import raise_as_ended
+from selfsched.elastic.job import JobDescription
+from selfsched.elastic.payload import Payload, write_payload
+from selfsched.elastic.program import Package, installed_package
+from selfsched.elastic.run import check_devices
+from selfsched.elastic.run_directory import RunDirectory, RunOutcome, open_run, reopen_run
+from selfsched.errors import InvalidSettings
+
+_OURS = ("devices", "num_nodes")
+
+
+class Trainer:
+    """Lightning's Trainer, elastic.
+
+    `test`, `validate` and `predict`, and whatever else a Trainer has, run in this process on
+    a plain Lightning Trainer with one device.
+
+    Args:
+        min_devices: The fewest devices to train on, at least 1.
+        max_devices: The most devices to train on.
+        validation: `whole` on each rank, so that its result does not depend on the devices;
+            or `sharded` over them, for modules that log with `sync_dist=True`.
+        batch_devices: The devices that the global batch refers to: it is the loader's batch
+            times these, on any number of devices. None: 1.
+        plan: A fixed list of allocations (`2@0,1@7`) in place of a broker.
+        elastic: False trains in this process, on one device, as `SELFSCHED_OFF=1` does.
+        name: The same name is the same job: an unfinished run goes on from its checkpoint.
+        broker: Address of the broker; None: the one that the settings name.
+        without_broker: Train on `max_devices` of this machine and ask nobody.
+        wait_seconds: How long to wait for the first devices; None: as long as it takes.
+        **lightning_trainer_arguments: All other arguments of Lightning's Trainer.
+
+    Raises:
+        Refused: a range that holds no device, a plan that cannot be read, an argument that
+            Lightning's Trainer does not have.
+
+    Example:
+        >>> trainer = Trainer(min_devices=1, max_devices=2, max_epochs=3)  # doctest: +SKIP
+        >>> trainer.fit(model, datamodule=data)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        min_devices: int = 1,
+        max_devices: int = 4,
+        *,
+        validation: Literal["whole", "sharded"] = "whole",
+        batch_devices: int | None = None,
+        plan: str | None = None,
+        elastic: bool = True,
+        name: str | None = None,
+        broker: str | None = None,
+        without_broker: bool = False,
+        wait_seconds: float | None = None,
+        **lightning_trainer_arguments: Any,
+    ) -> None:
+        check_devices(min_devices, max_devices)
+        _check_plan(plan)
+        if validation not in ("whole", "sharded"):
+            raise InvalidSettings(f"validation={validation!r}: give 'whole' or 'sharded'")
+        self._settings = settings.load(unknown="warn", name=name, broker=broker)
+        self._job = {
+            "min_devices": min_devices, "max_devices": max_devices, "validation": validation,
+            "batch_devices": batch_devices, "plan": plan, "broker": broker,
+            "without_broker": without_broker, "wait_seconds": wait_seconds,
+        }  # fmt: skip
+        self._elastic = elastic and not self._settings.off
+        self._arguments = _checked(lightning_trainer_arguments)
+        self._package: Package | None = None
+        self._plain: Any = None
+        self._model: Any = None
+        self._datamodule: Any = None
+        self._result: Any = None
+        self._unfinished: Path | None = None
+        self._directory: RunDirectory | None = None
+
+    # --- training ------------------------------------------------------------------------
+
+    def fit(
+        self,
+        model: Any,
+        train_dataloaders: Any = None,
+        val_dataloaders: Any = None,
+        datamodule: Any = None,
+        ckpt_path: str | Path | None = None,
+    ) -> None:
+        """Train to the end, on changing devices. Arguments as Lightning's.
+
+        After a Stop, or when its devices were taken for good, calling it again on the same
+        Trainer goes on from the checkpoint.
+
+        Raises:
+            Stopped: the user stopped it; there is a checkpoint, and the module has its weights.
+            Yielded: its devices are gone; as above.
+            RankFailed: a rank raised (its traceback is shown), died or ran out of memory.
+            Refused: this training cannot be run the way it was asked for.
+        """
+        self._model, self._datamodule = model, datamodule
+        self._package = _package_of(model)
+        if not self._elastic:
+            self._plain_trainer().fit(model, train_dataloaders, val_dataloaders, datamodule, ckpt_path)
+            return
+        arguments = dict(self._arguments)
+        if not _has_own_bar(arguments):
+            arguments["enable_progress_bar"] = False  # one bar over all segments, drawn here
+        path = None if ckpt_path is None else str(ckpt_path)
+        payload = Payload(model, datamodule, train_dataloaders, val_dataloaders, path, arguments)
+        outcome = self._run(payload)
+        self._take_over(outcome)
+        raise_as_ended(outcome, self._run_directory.path)
+
+    def _run(self, payload: Payload) -> RunOutcome:
+        from selfsched.elastic.views import view_for_here
+
+        if self._unfinished is not None and self._unfinished.exists():
+            directory, lock = reopen_run(self._unfinished)
+        else:
+            directory, lock = open_run(self._settings.name, parent=self._settings.runs_dir)
+        self._directory = directory
+        self._unfinished = directory.path
+        directory.result.unlink(missing_ok=True)
+        write_payload(payload, directory.payload)
+        job = JobDescription(
+            run_directory=directory.path, name=self._settings.name, program="payload",
+            package=cast(Package, self._package), working_directory=Path.cwd(),
+            import_path=tuple(entry or str(Path.cwd()) for entry in sys.path), **self._job,  # type: ignore[arg-type]
+        )
+        shows_bar = self._arguments.get("enable_progress_bar", True)
+        try:
+            return AttachedRun(job, lock).follow(view_for_here(bar=bool(shows_bar)))
+        finally:
+            directory.payload.unlink(missing_ok=True)
+
+    def _take_over(self, outcome: RunOutcome) -> None:
+        """Bring this process's objects to where the training ended."""
+        from selfsched.elastic import results
+
+        directory = self._run_directory
+        if outcome.outcome == "finished":
+            self._unfinished = None
+            self._result = results.read_result(directory.result)
+            self._plain = None
+            results.restore(self._result, self._model, self._plain_trainer())
+        elif outcome.outcome in ("stopped", "yielded"):
+            results.restore_weights(directory.path, self._model)
+
+    @property
+    def _run_directory(self) -> RunDirectory:
+        assert self._directory is not None
+        return self._directory
+
+    # --- afterwards ----------------------------------------------------------------------
+
+    @property
+    def callback_metrics(self) -> dict[str, Any]:
+        """The newest logged values, of whatever ran last."""
+        return self._newest_metrics("callback_metrics")
+
+    @property
+    def logged_metrics(self) -> dict[str, Any]:
+        """As Lightning's."""
+        return self._newest_metrics("logged_metrics")
+
+    @property
+    def progress_bar_metrics(self) -> dict[str, Any]:
+        """As Lightning's."""
+        return self._newest_metrics("progress_bar_metrics")
+
+    def _newest_metrics(self, name: str) -> dict[str, Any]:
+        if self._result is not None:
+            return dict(getattr(self._result, name))
+        return dict(getattr(self._plain_trainer(), name))
+
+    def test(self, model: Any = None, dataloaders: Any = None, ckpt_path: Any = None, **named: Any) -> Any:
+        """As Lightning's, in this process; without a model the one that `fit` trained."""
+        return self._evaluate("test", model, dataloaders, ckpt_path, named)
+
+    def validate(
+        self, model: Any = None, dataloaders: Any = None, ckpt_path: Any = None, **named: Any
+    ) -> Any:
+        """As Lightning's, in this process; without a model the one that `fit` trained."""
+        return self._evaluate("validate", model, dataloaders, ckpt_path, named)
+
+    def predict(self, model: Any = None, dataloaders: Any = None, ckpt_path: Any = None, **named: Any) -> Any:
+        """As Lightning's, in this process; without a model the one that `fit` trained."""
+        return self._evaluate("predict", model, dataloaders, ckpt_path, named)
+
+    def _evaluate(
+        self, what: str, model: Any, dataloaders: Any, ckpt_path: Any, named: dict[str, Any]
+    ) -> Any:
+        trainer = self._plain_trainer()
+        if model is None and self._model is not None:
+            model = self._model
+            best = getattr(trainer.checkpoint_callback, "best_model_path", "")
+            ckpt_path = ckpt_path or best or None
+        if dataloaders is None and named.get("datamodule") is None and self._datamodule is not None:
+            named["datamodule"] = self._datamodule
+        self._result = None  # from here on the plain Trainer's metrics are the newest
+        return getattr(trainer, what)(model, dataloaders, ckpt_path=ckpt_path, **named)
+
+    def save_checkpoint(self, filepath: str | Path, weights_only: bool = False, **named: Any) -> None:
+        """As Lightning's: after `fit`, the state in which the training ended."""
+        from selfsched.elastic import results
+
+        if self._directory is None:
+            self._plain_trainer().save_checkpoint(filepath, weights_only, **named)
+        else:
+            results.copy_checkpoint(self._directory.path, Path(filepath), weights_only=weights_only)
+
+    def _plain_trainer(self) -> Any:
+        if self._plain is None:
+            package = importlib.import_module(self._package or _loaded_package())
+            arguments = {**self._arguments, "devices": 1, "num_nodes": 1}
+            arguments.pop("strategy", None)  # of several processes; here is one
+            if self._elastic:
+                arguments["callbacks"] = _with_our_callback(arguments.get("callbacks"))
+            self._plain = package.Trainer(**arguments)
+        return self._plain
+
+    def __getattr__(self, name: str) -> Any:
+        # Only what is not found above: everything else that Lightning's Trainer has.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._plain_trainer(), name)
+
+
+def _with_our_callback(callbacks: Any) -> list[Any]:
+    """The callback that trained along, silent: it is part of the checkpoints that are loaded."""
+    from selfsched.callback import SelfScheduler
+
+    given = _as_list(callbacks)
+    if any(isinstance(callback, SelfScheduler) for callback in given):
+        return given
+    return [SelfScheduler(log=False, progress_bar=False, explain=False), *given]
+
+
+def _as_list(callbacks: Any) -> list[Any]:
+    if callbacks is None:
+        return []
+    return list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+
+
+def _check_plan(plan: str | None) -> None:
+    if plan is not None:
+        from selfsched.elastic.plan import parse_plan
+
+        parse_plan(plan)
+
+
+def _checked(arguments: dict[str, Any]) -> dict[str, Any]:
+    for name in _OURS:
+        if name in arguments:
+            raise InvalidSettings(
+                f"Trainer({name}={arguments[name]!r}): selfsched chooses the devices; give min_devices and "
+                "max_devices (and batch_devices, if the batch size was meant for more than one)"
+            )
+    known = inspect.signature(importlib.import_module(_loaded_package()).Trainer).parameters
+    unknown = sorted(set(arguments) - set(known))
+    if unknown:
+        raise InvalidSettings(f"neither selfsched.Trainer nor Lightning's has an argument {unknown[0]!r}")
+    return arguments
+
+
+def _loaded_package() -> Package:
+    if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+        return "pytorch_lightning"
+    return installed_package()
+
+
+def _package_of(model: Any) -> Package:
+    """Whose LightningModule it is: the ranks must train it with that package's Trainer."""
+    homes = {base.__module__.partition(".")[0] for base in type(model).__mro__}
+    return "pytorch_lightning" if "pytorch_lightning" in homes else "lightning.pytorch"
+
+
+def _has_own_bar(arguments: dict[str, Any]) -> bool:
+    callbacks = _as_list(arguments.get("callbacks"))
+    return any("ProgressBar" in base.__name__ for callback in callbacks for base in type(callback).__mro__)
