@@ -87,10 +87,16 @@ def parse(kind: type[M], body: bytes | str) -> M:
         return kind.model_validate_json(body)
     except ValidationError as error:
         faults = "; ".join(
-            f"{'.'.join(map(str, fault['loc'])) or 'body'}: {fault['msg']}"
+            f"{_place(fault['loc'])}: {fault['msg']}"
             for fault in error.errors(include_input=False, include_url=False, include_context=False)[:5]
         )
         raise InvalidMessage(f"{kind.__name__}: {faults}") from None
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    """Where a fault is. An unknown field's name comes from the sender: only a plain one is repeated."""
+    plain = (str(part) if str(part).isidentifier() or isinstance(part, int) else "?" for part in location)
+    return ".".join(part[:40] for part in plain) or "body"
 
 
 # --- words -------------------------------------------------------------------------------
@@ -620,6 +626,47 @@ class TokenIssued(Message):
     token_id: Identifier
     account: Name
     token: str
+
+
+class IssueToken(Message):
+    """`POST /v1/admin/accounts/{name}/tokens`."""
+
+    node: Name | None = None
+    """The token may do nothing but report for this node."""
+
+
+class TokenView(Message):
+    """A token without its secret."""
+
+    token_id: Identifier
+    account: Name
+    node: Name | None = None
+    age_seconds: Seconds
+    revoked: bool = False
+
+
+class LeaseView(Message):
+    """A lease for an administrator."""
+
+    lease: Identifier
+    fence: Count
+    job: Identifier
+    name: Name
+    account: Name
+    devices: tuple[Identifier, ...]
+    term_seconds: Seconds
+    silent_seconds: Seconds
+    """Since the job's last report."""
+    idle_seconds: Seconds = 0.0
+    """Since the job's last step, validation or checkpoint."""
+    end_reason: Text = ""
+
+
+class PolicyView(Message):
+    """`GET /v1/policy`: by which rule and with which times the broker decides."""
+
+    policy: Name
+    settings: tuple[tuple[Name, float], ...]
 
 
 class AuditEntry(Message):
