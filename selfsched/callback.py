@@ -78,6 +78,7 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         self._resumed = False
         self._setup_at = 0.0
         self._first_batch = True
+        self._log_every = 0
         self._bar_words: tuple[float, str | None] = (0.0, None)
         self._undo: list[Callable[[], None]] = []
         self.segment = SegmentSpec.from_environment()
@@ -197,6 +198,7 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
             saved_elsewhere=launched.spec.run_directory if launched else None,
         )  # fmt: skip
         self._first_batch, self._bar_words = True, (0.0, None)
+        self._log_every = int(trainer.log_every_n_steps) if self._log and trainer.loggers else 0
         if self._progress_bar:
             self._undo.append(show_in(trainer.progress_bar_callback, self._words))
 
@@ -230,13 +232,11 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         if self._first_batch:
             self._first_batch = False
             tell_position(trainer.progress_bar_callback, trainer, batch_index)
-        if not self._meter.batch_ended(batch) or not self._log or not trainer.loggers:
-            return
-        every = int(trainer.log_every_n_steps)
-        if every > 0 and trainer.global_step % every == 0:
-            self._log_scalars(trainer)
+        step = self._meter.batch_ended(batch)
+        if step is not None and self._log_every and step % self._log_every == 0:
+            self._log_scalars(trainer, step)
 
-    def _log_scalars(self, trainer: Any) -> None:
+    def _log_scalars(self, trainer: Any, step: int) -> None:
         assert self.model is not None
         assert self._meter is not None
         now = boottime()
@@ -258,7 +258,7 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         named = {LOG_PREFIX + name: value for name, value in scalars.items()}
         for logger in trainer.loggers:
             # Lightning's own rows carry the steps done before this one.
-            logger.log_metrics(named, step=int(trainer.global_step) - 1)
+            logger.log_metrics(named, step=step - 1)
 
     def _words(self) -> str | None:
         """The finish for the bar, made anew at most once a second."""

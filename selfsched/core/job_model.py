@@ -12,7 +12,7 @@ forecast is given earlier, wide.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from selfsched.core.bidding import (
@@ -34,8 +34,8 @@ from selfsched.core.events import (
     StretchTimed,
 )
 from selfsched.core.forecast import ForecastLog, LoggedForecast, Remaining, remaining_time, step_cost
-from selfsched.core.measurement import Level, Series, usable_seconds
-from selfsched.core.performance import SeenStep, StepTimeModel, documented_prior
+from selfsched.core.measurement import Level, Series, running_of, usable_seconds
+from selfsched.core.performance import SeenStep, StepTime, StepTimeModel, documented_prior, measured_step
 from selfsched.core.progress import Ledger, Progress, RemainingWork
 from selfsched.protocol import Forecast, HardwarePrior, Placement, StandingBid, StepStatistics
 
@@ -218,11 +218,8 @@ class JobModel:
 
     def step_time(self, devices: int) -> tuple[float, float] | None:
         """(median seconds, sigma of its logarithm) of a step on `devices` devices."""
-        model = self._step_model()
-        if model is None:
-            return None
-        step = model.at(devices)
-        return step.seconds, step.sigma_log
+        step = self._step(devices)
+        return None if step is None else (step.seconds, step.sigma_log)
 
     def statistics(self) -> tuple[StepStatistics, ...]:
         """Mergeable statistics of each device count, for the hardware's prior."""
@@ -300,26 +297,27 @@ class JobModel:
         cycles = [_cycle(timing) for timing in event.timings]
         if self._first_step_at is None:
             self._first_step(now, sum(cycle for cycle in cycles[1:] if cycle is not None))
+        steady = []
         for timing, cycle in zip(event.timings, cycles, strict=True):
-            self._ledger.stepped(timing.step)
-            if cycle is not None:
-                self._step_timed(series, timing, cycle)
+            if cycle is not None and self._step_timed(series, timing, cycle):
+                steady.append((timing, cycle))
+        self._ledger.stepped(max(timing.step for timing in event.timings))
+        _count_parts(series, steady)
+        if steady and steady[-1][0].local_samples > 0:
+            self._local_samples[self._devices] = steady[-1][0].local_samples
         self._last_work_at = now
         self._model = None
 
-    def _step_timed(self, series: Series, timing: StepTiming, cycle: float) -> None:
+    def _step_timed(self, series: Series, timing: StepTiming, cycle: float) -> bool:
+        """Count a step; whether its parts count too."""
         if timing.warm_up:
             series.warmed_up(cycle)
             self._warm_up_seconds.append(cycle)
-            return
+            return False
         if self._warm_up_seconds and series.steady >= VISIT_STEPS:
             self._close_warm_up()
         self._present.steady += 1
-        if not series.update(cycle):
-            return
-        if timing.local_samples > 0:
-            self._local_samples[self._devices] = timing.local_samples
-        _count_parts(series, timing, cycle)
+        return series.update(cycle)
 
     def _first_step(self, now: float, since: float) -> None:
         self._first_step_at = now - since
@@ -353,6 +351,15 @@ class JobModel:
                 serial_share=self._serial_share(),
             )
         return self._model
+
+    def _step(self, devices: int) -> StepTime | None:
+        """The step on `devices` devices; where it was measured, without a fit of the model."""
+        series = self._series.get(devices)
+        level = series.level() if series is not None else None
+        if level is not None:
+            return measured_step(self._seen(devices, level))
+        model = self._step_model()
+        return None if model is None else model.at(devices)
 
     def _seen(self, devices: int, level: Level) -> SeenStep:
         communication = self._series[devices].part_means().get("communication")
@@ -395,24 +402,24 @@ class JobModel:
         work = self._ledger.remaining(now)
         if work is not None and not math.isinf(work.steps):
             return self._time_of(work, devices, 0.0)
-        model = self._step_model()
-        if model is None:
+        step = self._step(reference)
+        if step is None:
             return None
         # No count of steps ends this run: in the time that is left, or stands in for it, other
         # devices would do the same work sooner.
         seconds = UNKNOWN_END_SECONDS if work is None or work.cap_seconds is None else work.cap_seconds
-        steps = seconds / max(model.at(reference).seconds, 1e-9)
+        steps = seconds / max(step.seconds, 1e-9)
         return self._time_of(RemainingWork(steps=steps), devices, 0.0)
 
     def _time_of(
         self, work: RemainingWork | None, devices: int, restart_seconds: float, elapsed_seconds: float = 0.0
     ) -> Remaining | None:
-        model = self._step_model()
-        if work is None or model is None:
+        step = self._step(devices)
+        if work is None or step is None:
             return None
         series = self._series.get(devices)
         watched = sum(seen.steady_seconds for seen in self._series.values())
-        cost = step_cost(model.at(devices), series.level() if series else None, watched)
+        cost = step_cost(step, series.level() if series else None, watched)
         return remaining_time(
             work, cost, self._ledger.spans, restart_seconds=restart_seconds,
             restart_sigma_log=RESTART_SIGMA, elapsed_seconds=elapsed_seconds,
@@ -521,19 +528,21 @@ def _cycle(timing: StepTiming) -> float | None:
     return usable_seconds(timing.seconds + max(0.0, data))
 
 
-def _count_parts(series: Series, timing: StepTiming, cycle: float) -> None:
-    series.part("data", timing.data_seconds)
-    series.part("forward", timing.forward_seconds)
-    series.part("backward", timing.backward_seconds)
-    series.part("optimiser", timing.optimiser_seconds)
-    series.part("communication", timing.communication_seconds)
-    step = usable_seconds(timing.seconds)
-    if step is None:
+def _count_parts(series: Series, steps: Sequence[tuple[StepTiming, float]]) -> None:
+    """Count the parts of steady steps, given with their cycles."""
+    if not steps:
         return
-    data = usable_seconds(timing.data_seconds) or 0.0
-    series.part("other", max(0.0, cycle - step - data))
-    series.log_step.update(math.log(step))
-    communication = usable_seconds(timing.communication_seconds)
-    if communication is not None and communication < step:
-        series.log_communication.update(math.log(communication))
-        series.log_compute.update(math.log(step - communication))
+    timings = [timing for timing, _ in steps]
+    series.part("data", [timing.data_seconds for timing in timings])
+    series.part("forward", [timing.forward_seconds for timing in timings])
+    series.part("backward", [timing.backward_seconds for timing in timings])
+    series.part("optimiser", [timing.optimiser_seconds for timing in timings])
+    series.part("communication", [timing.communication_seconds for timing in timings])
+    series.part("other", [max(0.0, cycle - t.seconds - t.data_seconds) for t, cycle in steps])
+    usable = [(t, seconds) for t in timings if (seconds := usable_seconds(t.seconds)) is not None]
+    series.log_step.merge(running_of([math.log(seconds) for _, seconds in usable]))
+    for timing, seconds in usable:
+        communication = usable_seconds(timing.communication_seconds)
+        if communication is not None and communication < seconds:
+            series.log_communication.update(math.log(communication))
+            series.log_compute.update(math.log(seconds - communication))

@@ -95,6 +95,15 @@ class Running:
         return Moments(count=self.count, mean=self.mean, m2=max(0.0, self.m2))
 
 
+def running_of(values: Sequence[float]) -> Running:
+    """The `Running` of several values at once."""
+    count = len(values)
+    if count == 0:
+        return Running()
+    mean = math.fsum(values) / count
+    return Running(count, mean, math.fsum((value - mean) ** 2 for value in values))
+
+
 @dataclass
 class Sketch:
     """Quantiles of positive values from logarithmic bins: bounded, exactly mergeable.
@@ -207,9 +216,12 @@ class Series:
     _raw: list[float] = field(default_factory=list)
     _open: tuple[int, float] = (0, 0.0)
     _in_a_row: list[float] = field(default_factory=list)
+    _level: Level | None = field(default=None, compare=False)
+    """Cached until the next step."""
 
     def warmed_up(self, cycle_seconds: float) -> None:
         """Count a step of the warm-up."""
+        self._level = None
         self.warm_up.update(cycle_seconds)
 
     def update(self, cycle_seconds: float) -> bool:
@@ -221,6 +233,7 @@ class Series:
         Returns:
             False when the cycle was put aside as an interruption.
         """
+        self._level = None
         if self.sketch.count < RAW_STEPS:
             self._raw.append(cycle_seconds)
             self.steady += 1
@@ -235,15 +248,31 @@ class Series:
         self.steady += 1
         return True
 
-    def part(self, name: str, seconds: float | None) -> None:
-        """Count a part of a step (`data`, `forward`, ...); None was not measured."""
-        if seconds is not None and math.isfinite(seconds) and seconds >= 0:
-            self.parts.setdefault(name, Running()).update(min(seconds, LONGEST_SECONDS))
+    def part(self, name: str, seconds: Sequence[float | None]) -> None:
+        """Count a part (`data`, `forward`, ...) of several steps; None was not measured."""
+        usable = [s for s in seconds if s is not None and 0.0 <= s <= LONGEST_SECONDS]
+        self.parts.setdefault(name, Running()).merge(running_of(usable))
 
     def level(self) -> Level | None:
         """Mean cost of a step and how well it is known; None before the first step."""
-        if self.sketch.count < RAW_STEPS:
-            return self._early_level()
+        if self._level is None:
+            self._level = self._early_level() if self.sketch.count < RAW_STEPS else self._steady_level()
+        return self._level
+
+    def quantile(self, fraction: float) -> float | None:
+        """Quantile of the cycles; None before the first step."""
+        if self.sketch.count:
+            return self.sketch.quantile(fraction)
+        seen = self._raw or ([self.warm_up.mean] if self.warm_up.count else [])
+        return float(np.quantile(seen, fraction)) if seen else None
+
+    def part_means(self) -> dict[str, float]:
+        """Mean seconds of each measured part."""
+        return {name: part.mean for name, part in self.parts.items() if part.count}
+
+    # --- inside ----------------------------------------------------------------------
+
+    def _steady_level(self) -> Level:
         steps, means = self._block_arrays()
         drifted = _has_drifted(steps, means)
         ages = np.cumsum(steps[::-1])[::-1] - steps
@@ -266,19 +295,6 @@ class Series:
             step_sigma=min(deviation, 30.0),
             drifted=drifted,
         )
-
-    def quantile(self, fraction: float) -> float | None:
-        """Quantile of the cycles; None before the first step."""
-        if self.sketch.count:
-            return self.sketch.quantile(fraction)
-        seen = self._raw or ([self.warm_up.mean] if self.warm_up.count else [])
-        return float(np.quantile(seen, fraction)) if seen else None
-
-    def part_means(self) -> dict[str, float]:
-        """Mean seconds of each measured part."""
-        return {name: part.mean for name, part in self.parts.items() if part.count}
-
-    # --- inside ----------------------------------------------------------------------
 
     def _early_level(self) -> Level | None:
         if self._raw:

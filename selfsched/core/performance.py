@@ -104,6 +104,12 @@ class StepTime:
         return self.seconds * math.exp(z * self.sigma_log)
 
 
+def measured_step(seen: SeenStep) -> StepTime:
+    """The step on a measured count, from its own steps alone."""
+    sigma = math.hypot(seen.sigma_log, DAY_SIGMA)
+    return StepTime(devices=seen.devices, seconds=seen.seconds, sigma_log=sigma, measured=True)
+
+
 @dataclass(frozen=True)
 class _Form:
     """The physical form for one job: its gradient's bytes and the hardware's figures."""
@@ -167,8 +173,7 @@ class StepTimeModel:
         """The step on `devices` devices. A measured count answers from its own steps."""
         own = self.seen.get(devices)
         if own is not None:
-            sigma = math.hypot(own.sigma_log, DAY_SIGMA)
-            return StepTime(devices=devices, seconds=own.seconds, sigma_log=sigma, measured=True)
+            return measured_step(own)
         counts = np.array([float(devices)])
         value = self._form.logs(self._mode, counts)[0][0]
         gradient = self._jacobian(self._mode, counts)[0]

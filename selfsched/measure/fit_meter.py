@@ -94,15 +94,15 @@ class FitMeter:
     def optimiser_started(self) -> None:
         self._stopwatch.optimiser_started()
 
-    def batch_ended(self, batch: Any) -> bool:
-        """A batch is done; True when an optimiser step ended with it."""
+    def batch_ended(self, batch: Any) -> int | None:
+        """A batch is done; the global step when an optimiser step ended with it."""
         samples = samples_in(batch)
         self.samples += samples * self._world
         timing = self._stopwatch.batch_ended(self._trainer.global_step, samples)
         if self._marks is not None:
             self._marks.step_ended()
         if timing is None:
-            return False
+            return None
         if timing.communication_seconds is not None and not self._communication.exchanges:
             timing = timing.model_copy(update={"communication_seconds": None})
         self.newest = timing
@@ -112,7 +112,7 @@ class FitMeter:
             self._dropped += 1
         if self._clock() >= self._next_send:
             self.flush(self._trainer.callback_metrics)
-        return True
+        return timing.step
 
     def epoch_ended(self) -> None:
         """Between the last batch of an epoch and the first of the next."""

@@ -198,10 +198,8 @@ def test_a_run_of_any_length_takes_the_same_memory() -> None:
 
 def test_parts_are_counted_on_their_own() -> None:
     series = Series()
-    series.part("data", 0.5)
-    series.part("data", None)
-    series.part("data", math.nan)
-    series.part("forward", -1.0)
+    series.part("data", [0.25, None, math.nan, 0.75])
+    series.part("forward", [-1.0, math.inf])
     assert series.part_means() == {"data": 0.5}
 
 

@@ -1,0 +1,165 @@
+"""What the callback costs a training loop: `python -m bench.overhead [--json] [--quick]`.
+
+One process, two Trainers' loops of the same module with steps of about ten milliseconds,
+one with the callback (its model, logger and progress bar on), one without, in alternating
+blocks: neighbours on the machine disturb both alike. Each block gives the mean of its
+cycles, wall-clock from one step's end to the next: a median would hide what happens once in
+fifty steps, which is when the model is updated. The ratio is the median over the pairs of
+neighbouring blocks, its interval a bootstrap over pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+STEP_SECONDS = 0.010
+BLOCK_STEPS = 150
+SKIPPED_STEPS = 25
+"""Of each block: warm-up."""
+PAIRS = 20
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Result; `ratio` is with / without the callback."""
+
+    step_ms: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    """10-90 % of the bootstrap."""
+
+
+def measure(
+    pairs: int = PAIRS, block_steps: int = BLOCK_STEPS, step_seconds: float = STEP_SECONDS
+) -> Overhead:
+    """Run `pairs` pairs of blocks and compare them.
+
+    Args:
+        pairs: blocks with and blocks without the callback.
+        block_steps: steps of a block.
+        step_seconds: time a step is busy.
+    """
+    ratios, steps = [], []
+    with tempfile.TemporaryDirectory() as directory:
+        _block(True, block_steps, step_seconds, directory)  # imports, first allocations
+        for pair in range(pairs):
+            order = (True, False) if pair % 2 else (False, True)
+            cycles = {flag: _block(flag, block_steps, step_seconds, directory) for flag in order}
+            ratios.append(cycles[True] / cycles[False])
+            steps.append(cycles[False])
+    low, high = _bootstrap(ratios)
+    return Overhead(1e3 * float(np.median(steps)), float(np.median(ratios)), low, high)
+
+
+def _bootstrap(ratios: Sequence[float]) -> tuple[float, float]:
+    rng = np.random.default_rng(0)
+    medians = np.median(rng.choice(ratios, size=(2000, len(ratios))), axis=1)
+    return float(np.quantile(medians, 0.1)), float(np.quantile(medians, 0.9))
+
+
+def _block(with_callback: bool, steps: int, step_seconds: float, directory: str) -> float:
+    """Mean cycle of one fit, in seconds."""
+    from lightning.pytorch import Trainer
+    from lightning.pytorch.loggers import CSVLogger
+
+    from selfsched import SelfScheduler
+
+    clock = _EndOfSteps()
+    callbacks: list[Any] = [SelfScheduler(explain=False)] if with_callback else []
+    trainer = Trainer(
+        max_steps=steps,
+        accelerator="cpu",
+        devices=1,
+        logger=CSVLogger(directory, flush_logs_every_n_steps=1000),
+        log_every_n_steps=50,
+        callbacks=[*callbacks, clock.as_callback()],
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=True,
+    )
+    trainer.fit(_module(step_seconds), _loader())
+    return float(np.diff(clock.ends)[SKIPPED_STEPS:].mean())
+
+
+class _EndOfSteps:
+    """Notes the instant at which each batch's hooks are through."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def as_callback(self) -> Any:
+        from lightning.pytorch import Callback
+
+        ends = self.ends
+
+        class EndOfSteps(Callback):  # type: ignore[misc]
+            def on_train_batch_end(self, *_: Any, **__: Any) -> None:
+                ends.append(time.perf_counter())
+
+        return EndOfSteps()
+
+
+def _module(step_seconds: float) -> Any:
+    import torch
+    from lightning.pytorch import LightningModule
+
+    class Busy(LightningModule):  # type: ignore[misc]
+        """Waits like for a device, then trains a tiny layer: a step of known length."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 1)
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            time.sleep(step_seconds)
+            loss = self.layer(batch).pow(2).mean()
+            self.log("loss", loss, prog_bar=True)
+            return loss
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    return Busy()
+
+
+def _loader() -> Any:
+    import torch
+
+    return torch.utils.data.DataLoader(torch.randn(100_000, 8), batch_size=8)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table, or with `--json` one object."""
+    import contextlib
+    import io
+    import logging
+
+    parser = argparse.ArgumentParser(prog="python -m bench.overhead", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser.add_argument("--quick", action="store_true", help="four pairs of short blocks")
+    options = parser.parse_args(arguments)
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        with contextlib.redirect_stdout(io.StringIO()):
+            result = measure(4, 80) if options.quick else measure()
+    if options.json:
+        print(json.dumps(asdict(result)))
+        return
+    print("callback overhead (with / without)")
+    print(f"  step   {result.step_ms:8.2f} ms")
+    print(f"  ratio  {result.ratio:8.4f}   ({result.ratio_low:.4f} to {result.ratio_high:.4f})")
+
+
+if __name__ == "__main__":
+    main()
