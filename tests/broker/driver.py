@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -98,8 +98,10 @@ class Driver:
     """A broker, its cluster and its jobs, with every message sent by hand."""
 
     policy: Any = None
-    options: LeaseOptions = LeaseOptions()
-    fairness: FairnessOptions = FairnessOptions(repay_min_seconds=20.0, visit_steps=3, visit_seconds=20.0)
+    options: LeaseOptions = field(default_factory=LeaseOptions)
+    fairness: FairnessOptions = field(
+        default_factory=lambda: FairnessOptions(repay_min_seconds=20.0, visit_steps=3, visit_seconds=20.0)
+    )
     store: Any = None
     now: float = 0.0
     books: Books = None  # type: ignore[assignment]
@@ -213,7 +215,7 @@ class Driver:
             self.now = min(until, self.now + step)
             self.settle()
             if jobs:
-                for job in [job for job in self.books.live_jobs()]:
+                for job in list(self.books.live_jobs()):
                     self.obey(job.id)
             if nodes:
                 for name in sorted({device.node for device in self.books.devices.values()}):

@@ -19,7 +19,7 @@ from selfsched_broker.core.books import Agenda, Books, Claim, Job, JobPulse, Lea
 from selfsched_broker.core.controls import pause_job
 from selfsched_broker.core.draft import Context, Decision, Draft
 from selfsched_broker.core.fairness import is_measured
-from selfsched_broker.core.grants import grant, is_free, lose, settle_claims
+from selfsched_broker.core.grants import grant, is_free, lose, order_leave, settle_claims
 from selfsched_broker.core.jobs import end_job
 from selfsched_broker.core.leases import ClaimEvent
 from selfsched_broker.core.markets import (
@@ -83,6 +83,7 @@ def advance(books: Books, ctx: Context) -> Decision[None]:
     for job in list(draft.books.live_jobs()):
         _look_after(draft, job.id)
     _end_visits(draft)
+    _end_stated_times(draft)
     _grant_claims(draft)
     if ctx.now >= draft.books.agenda.quiet_until:
         _hold_auctions(draft)
@@ -139,6 +140,8 @@ def _job_deadlines(books: Books, ctx: Context, job: Job) -> Iterator[float]:
             yield pulse.reported_at + limit - pulse.idle_seconds
     if job.resume is Resume.NEVER:
         ends = min(lease.term_ends_at for lease in books.leases_of(job.id))
+        if ends > ctx.now:
+            yield ends
         yield from (ends - left for left in options.end_warned_seconds if f"end-{left:g}" not in pulse.warned)
 
 
@@ -232,6 +235,20 @@ def _end_visits(draft: Draft) -> None:
             draft.put(replace(lease, visit=False, term_ends_at=draft.now), replace(job, visited=True))
             draft.say(job.id, "its first visit is over: it bids like any other")
             draft.wake()
+
+
+def _end_stated_times(draft: Draft) -> None:
+    """A program that cannot resume leaves when its stated time is over and somebody waits."""
+    for lease in draft.books.open_leases():
+        job = draft.books.jobs[lease.job]
+        if job.resume is not Resume.NEVER or lease.end_reason or lease.term_ends_at > draft.now:
+            continue
+        if any(contends(draft, other) and _has_nothing(draft, other) for other in draft.books.live_jobs()):
+            reason = "its stated time is over and others wait for its devices"
+            order_leave(draft, draft.books.holdings_of(lease.id), reason)
+        else:
+            draft.put(replace(lease, term_ends_at=next_tick(draft.ctx)))
+            draft.say(job.id, "its stated time is over; it goes on while nobody waits")
 
 
 def _grant_claims(draft: Draft) -> None:

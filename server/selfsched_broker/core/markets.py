@@ -44,6 +44,8 @@ def contends(draft: Draft, job: Job) -> bool:
     """Whether a job takes part: it wants devices, its owner lets it, and somebody is there."""
     if job.state is JobState.PAUSED or job.order != "go_on" or draft.books.accounts[job.account].disabled:
         return False
+    if job.resume is Resume.NEVER and job.state is JobState.WAITING and draft.books.all_leases_of(job.id):
+        return False  # it has had its time and cannot go on
     return not is_silent(draft, job)
 
 
@@ -78,10 +80,12 @@ class Stakes:
 
 
 def ended_terms(draft: Draft) -> Stakes:
-    """Everything whose term has ended, apart from visits and what is being left."""
+    """Everything whose term has ended, apart from visits, stated times and what is being left."""
     stakes: dict[str, list[str]] = {}
     for lease in draft.books.open_leases():
         if lease.visit or lease.end_reason or lease.term_ends_at > draft.now:
+            continue
+        if draft.books.jobs[lease.job].resume is Resume.NEVER:
             continue
         held = [h.device for h in draft.books.holdings_of(lease.id) if h.state == "held"]
         stakes.setdefault(lease.job, []).extend(held)

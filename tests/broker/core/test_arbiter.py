@@ -193,16 +193,30 @@ def test_a_program_that_cannot_resume_is_not_auctioned_before_its_stated_time(dr
     assert lease.term_ends_at - lease.granted_at == driver.options.max_stated_seconds, "the time is capped"
 
 
-def test_its_end_is_announced_and_then_its_devices_are_auctioned() -> None:
-    driver = Driver(options=LeaseOptions(term_seconds=60.0, max_stated_seconds=120.0, end_warned_seconds=(60.0,)))
+def test_its_end_is_announced_and_then_those_who_wait_have_its_devices() -> None:
+    options = LeaseOptions(term_seconds=60.0, max_stated_seconds=120.0, end_warned_seconds=(60.0,))
+    driver = Driver(options=options)
     driver.node(devices=1)
     fixed = driver.register("ann", 1, 1, resume=Resume.NEVER, stated_seconds=500.0)
     other = driver.register("bob", 1, 1)
     driver.live(100.0)
     assert any("stated time ends" in reason for reason in driver.books.jobs[fixed].reasons)
     assert driver.held(other) == []
-    driver.live(100.0)
-    assert driver.books.accounts["ann"].used_device_seconds > 0 or driver.held(fixed) == ["cpu0"]
+    driver.live(30.0)
+    assert driver.held(fixed) == []
+    assert driver.held(other) == ["cpu0"]
+
+
+def test_it_goes_on_beyond_its_stated_time_while_nobody_waits() -> None:
+    driver = Driver(options=LeaseOptions(term_seconds=60.0, max_stated_seconds=120.0))
+    driver.node(devices=1)
+    fixed = driver.register("ann", 1, 1, resume=Resume.NEVER, stated_seconds=500.0)
+    driver.live(300.0)
+    assert driver.held(fixed) == ["cpu0"]
+    other = driver.register("bob", 1, 1)
+    driver.live(90.0)
+    assert driver.held(other) == ["cpu0"]
+    assert driver.books.accounts["ann"].debt_device_seconds > 0
 
 
 def test_u13_an_account_cannot_hold_more_than_its_limit(driver: Driver) -> None:
@@ -271,11 +285,11 @@ def test_the_broken_clauses_of_a_ruling_are_named(driver: Driver) -> None:
     from selfsched_broker.core.rulings import find_faults
 
     def contender(**fields: object) -> Contender:
-        basics = dict(
-            job="a", number=1, account="ann", account_weight=1.0, priority=1.0, min_devices=1,
-            max_devices=2, allowed_devices=(1, 2), resume=Resume.ELASTIC, bid=None, age_seconds=0.0,
-            fraction_done=0.0, share=1.0,
-        )
+        basics = {
+            "job": "a", "number": 1, "account": "ann", "account_weight": 1.0, "priority": 1.0,
+            "min_devices": 1, "max_devices": 2, "allowed_devices": (1, 2), "resume": Resume.ELASTIC,
+            "bid": None, "age_seconds": 0.0, "fraction_done": 0.0, "share": 1.0,
+        }  # fmt: skip
         return Contender(**{**basics, **fields})  # type: ignore[arg-type]
 
     def faults(devices: tuple[str, ...], **fields: object) -> str:

@@ -124,7 +124,7 @@ def test_d22_a_page_of_rubbish_is_found_at_the_start_and_the_file_left_alone(pat
     content = bytearray(path.read_bytes())
     content[4096 * 3 : 4096 * 4] = b"\xff" * 4096
     path.write_bytes(content)
-    with pytest.raises(StoreUnusable, match="corrupt .*restore the newest backup"):
+    with pytest.raises(StoreUnusable, match=r"corrupt .*restore the newest backup"):
         SqlStore(_url(path)).open()
     assert path.read_bytes() == content
 
@@ -134,7 +134,7 @@ def test_d22_what_is_no_database_is_refused_and_left_alone(path: Path) -> None:
     path.write_bytes(b"these are somebody's notes, not a database\n" * 200)
     path.chmod(0o600)
     before = path.read_bytes()
-    with pytest.raises(StoreUnusable, match="corrupt .*not a database"):
+    with pytest.raises(StoreUnusable, match=r"corrupt .*not a database"):
         SqlStore(_url(path)).open()
     assert path.read_bytes() == before
 
@@ -190,7 +190,7 @@ def test_d22_an_older_schema_is_refused_until_it_is_migrated_with_a_backup(
         "def upgrade():\n    op.execute('create table notes (word text)')\n"
     )
     monkeypatch.setattr(schema, "_MIGRATIONS", later)
-    with pytest.raises(StoreUnusable, match="older schema 0001_first_books.*selfsched-broker migrate"):
+    with pytest.raises(StoreUnusable, match=r"older schema 0001_first_books.*selfsched-broker migrate"):
         SqlStore(_url(path)).open()
     done = schema.migrate(_url(path))
     assert (done.before, done.after) == ("0001_first_books", "0002_notes")

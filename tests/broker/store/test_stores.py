@@ -206,6 +206,7 @@ def test_the_index_alone_forbids_a_second_live_holding(tmp_path: Path) -> None:
     store.open()
     store.commit(_grant(1))
     store.close()
-    with sqlite3.connect(path) as connection, pytest.raises(sqlite3.IntegrityError, match="holdings.device"):
-        connection.execute("insert into holdings values ('q', 'lease-1', 'n/cpu0', 'quarantined', '{}')")
+    second = "insert into holdings values ('q', 'lease-1', 'n/cpu0', 'quarantined', '{}')"
+    with sqlite3.connect(path) as connection, pytest.raises(sqlite3.IntegrityError, match=r"\.device"):
+        connection.execute(second)
     connection.close()
