@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import stat
 import warnings
@@ -56,7 +57,7 @@ class Checkpoint:
         """Our own part. Raises CheckpointUnusable if it cannot be read."""
         try:
             fields = torch.load(self.path / _FILES[1], map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, ValueError, EOFError) as error:
+        except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
             raise CheckpointUnusable(f"{self.path / _FILES[1]} cannot be read: {error}") from error
         if fields.get("version") != _VERSION:
             raise CheckpointUnusable(
@@ -110,11 +111,13 @@ class CheckpointStore:
 
     def newest(self) -> Checkpoint | None:
         """The newest complete one; what is broken is skipped with a warning."""
-        for path in self._candidates():
+        candidates = self._candidates()
+        for path in candidates:
             try:
                 return _checked(path)
             except CheckpointUnusable as unusable:
-                warnings.warn(f"selfsched: {unusable}; taking the one before it", stacklevel=2)
+                after = "the fit starts anew" if path == candidates[-1] else "taking the one before it"
+                warnings.warn(f"selfsched: {unusable}; {after}", stacklevel=2)
         return None
 
     def _candidates(self) -> list[Path]:

@@ -129,9 +129,9 @@ class FitData:
         if why is not None:
             return self._unchanged(loader, why)
         if not is_plain(loader):
-            self._process.warn("own_sampler", type(loader.sampler).__name__)
+            self._process.warn("own_sampler", type(loader.batch_sampler.sampler).__name__)
         self.elastic = True
-        self.global_batch = loader.batch_size * self.reference_devices
+        self.global_batch = loader.batch_sampler.batch_size * self.reference_devices
         self._check_devices()
         self._share_seed()
         try:

@@ -105,7 +105,7 @@ def unfit(loader: Any) -> Unfit | None:
 
 def is_plain(loader: Any) -> bool:
     """Whether its order is the dataset's own or a plain permutation, so that no sampler is drawn."""
-    sampler = loader.sampler
+    sampler = loader.batch_sampler.sampler
     if type(sampler) is RandomSampler:
         return not sampler.replacement and sampler.num_samples == len(loader.dataset)
     return type(sampler) in (SequentialSampler, DistributedSampler)
@@ -113,7 +113,7 @@ def is_plain(loader: Any) -> bool:
 
 def epoch_order(loader: Any, seed: int) -> EpochOrder:
     """The order of a loader's samples. Raises Unsupported for a sampler that is not steady."""
-    sampler = loader.sampler
+    sampler = loader.batch_sampler.sampler
     if not is_plain(loader):
         return Drawn(sampler, seed)
     shuffled = type(sampler) is RandomSampler or (type(sampler) is DistributedSampler and sampler.shuffle)
@@ -135,7 +135,7 @@ def elastic_loader(
         position: (epoch, batches done), asked when an iterator's first batch is wanted.
     """
     order = epoch_order(loader, seed)
-    layout = BatchLayout(len(order), global_batch, world_size, rank, loader.drop_last)
+    layout = BatchLayout(len(order), global_batch, world_size, rank, loader.batch_sampler.drop_last)
     kept = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
     if not kept.get("pin_memory_device"):
         kept.pop("pin_memory_device", None)
@@ -150,4 +150,5 @@ def sharded_loader(loader: Any, world_size: int, rank: int) -> Any:
     kept = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
     if not kept.get("pin_memory_device"):
         kept.pop("pin_memory_device", None)
-    return DataLoader(batch_size=loader.batch_size, drop_last=loader.drop_last, sampler=sampler, **kept)
+    batches = loader.batch_sampler
+    return DataLoader(batch_size=batches.batch_size, drop_last=batches.drop_last, sampler=sampler, **kept)

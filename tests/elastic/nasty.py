@@ -175,8 +175,8 @@ def script(package: str, logs: Path, seen: Seen, *, dropout: float = 0.0, worker
     }
     module.tag = "second"
     again = pl.Trainer(
-        max_steps=7, val_check_interval=4, logger=False, enable_checkpointing=False, default_root_dir=logs, num_sanity_val_steps=0,
-        **quiet,
+        max_steps=7, val_check_interval=4, logger=False, enable_checkpointing=False, default_root_dir=logs,
+        num_sanity_val_steps=0, **quiet,
     )  # fmt: skip
     again.fit(module, loader, validation)
     tested = trainer.test(module, validation, verbose=False)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from elastic.nasty import Seen, csv_rows, play
 
 PACKAGES = ["lightning.pytorch", "pytorch_lightning"]
@@ -29,7 +28,8 @@ def assert_same(found: Played, expected: Played) -> None:
         if isinstance(value, dict):
             assert found[0][name].keys() == value.keys(), name
             for key in value:
-                assert torch.equal(torch.as_tensor(found[0][name][key]), torch.as_tensor(value[key])), (name, key)
+                one, other = torch.as_tensor(found[0][name][key]), torch.as_tensor(value[key])
+                assert torch.equal(one, other), (name, key)
         else:
             assert found[0][name] == value, name
     for name in ("samples", "validations", "rates", "epoch_means"):

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-
 from elastic.nasty import Seen
 from elastic.tiny import Tiny, loader, make_block, order, play_tiny, terminate
+
 from selfsched.core.events import CheckpointSaved, FitFinished, FitStarted, Left, RankStarted, StretchTimed
 from selfsched.elastic import fit as fit_module
 from selfsched.elastic import process as process_module
@@ -89,10 +89,10 @@ def test_a_cut_waits_for_half_accumulated_gradients(tmp_path: Path) -> None:
 def test_a_cut_on_an_epochs_last_batch_comes_before_the_next_epoch(tmp_path: Path) -> None:
     seen = Seen()
     make_block(tmp_path)
-    play_tiny(tmp_path, acts={8: order(tmp_path, Order.YIELD)}, seen=seen, validation=loader(4, shuffle=False))
-    make_block(tmp_path)
+    validation = loader(4, shuffle=False)
+    play_tiny(tmp_path, acts={8: order(tmp_path, Order.YIELD)}, seen=seen, validation=validation)
     order(tmp_path, Order.GO_ON)(None)
-    play_tiny(tmp_path, 1, seen=seen, validation=loader(4, shuffle=False))
+    play_tiny(tmp_path, 1, seen=seen, validation=validation)
     assert [step for _, step, _ in seen.validations] == [8, 16]
     assert len(seen.samples) == len(set(seen.samples)) == 32
 
@@ -114,7 +114,8 @@ def test_a_validation_that_does_not_fit_is_owed_to_the_next_segment(tmp_path: Pa
         directory = tmp_path / name
         directory.mkdir()
         seen = runs[name] = Seen()
-        options: dict[str, Any] = {"validation": loader(4, shuffle=False), "val_check_interval": 4, "seen": seen}
+        validation = loader(4, shuffle=False)
+        options: dict[str, Any] = {"validation": validation, "val_check_interval": 4, "seen": seen}
         make_block(directory)
         if acts:
             late = {at: order(directory, Order.YIELD, leave_by=boottime())}
@@ -217,4 +218,4 @@ def test_a_later_segment_goes_on_from_its_step(tmp_path: Path, told: list[Any]) 
     first, second = of(told, FitStarted)
     assert (first.step, second.step, second.validations) == (0, 5, 3)
     assert [event.reason for event in of(told, Left)] == ["planned"]
-    assert [e.stretch for e in of(told, StretchTimed) if e.stretch == "checkpoint_load"] == ["checkpoint_load"]
+    assert [event.stretch for event in of(told, StretchTimed)].count("checkpoint_load") == 1

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from elastic.ranks import play_ranks, results
 
 pytestmark = pytest.mark.slow

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,16 +14,16 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from elastic.nasty import Numbers, Seen, segment
 from torch.utils.data import DataLoader
 
-from elastic.nasty import Numbers, Seen, segment
 from selfsched.elastic import hooks
 from selfsched.elastic.segment import ControlBlock, Order, SegmentSpec, boottime
 
 Act = Callable[[Any], None]
 QUIET: dict[str, Any] = {
-    "enable_progress_bar": False, "enable_model_summary": False, "logger": False, "enable_checkpointing": False,
-    "num_sanity_val_steps": 0, "max_epochs": 2,
+    "enable_progress_bar": False, "enable_model_summary": False, "logger": False,
+    "enable_checkpointing": False, "num_sanity_val_steps": 0, "max_epochs": 2,
 }  # fmt: skip
 
 
@@ -60,6 +62,10 @@ class Tiny(pl.LightningModule):  # type: ignore[misc]
 class Played:
     """What one segment of a tiny run came to."""
 
+    def said(self, words: str) -> bool:
+        """Whether a warning held these words."""
+        return any(words in text for text in self.warnings)
+
     module: Any
     trainer: Any = None
     left: BaseException | None = None
@@ -94,12 +100,15 @@ def play_tiny(
     pl.seed_everything(7, verbose=False)
     played = Played(module(seen, acts))
     arguments = {**QUIET, "default_root_dir": directory, **trainer_arguments}
-    with as_rank(segment(directory / "run", ordinal, **(spec or {})), on_leave):
-        try:
-            played.trainer = pl.Trainer(**arguments)
-            played.trainer.fit(played.module, train if train is not None else loader(), validation)
-        except (SystemExit, SelfschedError) as left:
-            played.left = left
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with as_rank(segment(directory / "run", ordinal, **(spec or {})), on_leave):
+            try:
+                played.trainer = pl.Trainer(**arguments)
+                played.trainer.fit(played.module, train if train is not None else loader(), validation)
+            except (SystemExit, SelfschedError) as left:
+                played.left = left
+    played.warnings = [str(warning.message) for warning in warned]
     return played
 
 
@@ -131,15 +140,13 @@ def terminate(trainer: Any) -> None:
 # --- scripts for several ranks (see `ranks`) -------------------------------------------------
 
 
-def terminated_rank_1(package: str, logs: Path, seen: Seen, *, at: int, steps: int = 20_000) -> dict[str, Any]:
+def terminated_rank_1(package: str, logs: Path, seen: Seen, *, at: int) -> dict[str, Any]:
     """SIGTERM reaches rank 1 alone; all must leave at one step."""
-    import sys
-
     pl_package = sys.modules[package]
     pl_package.seed_everything(7, verbose=False)
     rank = int(os.environ["RANK"])
     module = Tiny(seen, {at: terminate} if rank == 1 else {})
-    trainer = pl_package.Trainer(**{**QUIET, "max_epochs": -1, "max_steps": steps}, default_root_dir=logs)
+    trainer = pl_package.Trainer(**{**QUIET, "max_epochs": -1, "max_steps": 20_000}, default_root_dir=logs)
     try:
         trainer.fit(module, loader(samples=64))
     finally:
