@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from selfsched import settings
 from selfsched.client import BrokerClient
 from selfsched.errors import Refused
+from selfsched.private_broker import PrivateBroker, answers
 from selfsched.protocol import JobView
 from selfsched.settings import BrokerAddress, Settings
 
@@ -19,14 +20,15 @@ NO_BROKER = (
 
 
 def find_broker(found: Settings) -> BrokerAddress | None:
-    """The one that is set, the lab's on this machine, or this user's private one; None: none runs."""
+    """The one that is set, the lab's on this machine, or this user's private one; None: none answers.
+
+    Unlike a job, a command starts none.
+    """
     if found.broker is not None:
         return found.broker
-    if found.lab_socket.exists():
-        return settings.parse_address(f"unix:{found.lab_socket}")
-    from selfsched import private_broker
-
-    return private_broker.running(found)
+    lab = BrokerAddress(url="http://broker", socket=found.lab_socket)
+    candidates = (lab, PrivateBroker().address)
+    return next((at for at in candidates if at.socket and at.socket.exists() and answers(at)), None)
 
 
 @contextmanager

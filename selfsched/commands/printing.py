@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-_CONTROLS = {code: "·" for code in (*range(10), *range(11, 32), *range(127, 160))}
+_CONTROLS = dict.fromkeys((*range(10), *range(11, 32), *range(127, 160)), "·")
 """All but the line feed."""
 
 

@@ -1,7 +1,8 @@
 """From evidence to the account: pure, so that a synthetic demo can be accounted for in a test.
 
 Segments, steps, losses, samples and the speed-up come from the witness of each job; forecasts
-and rho as the job and the broker stated them at the time. Instants in here are Unix seconds.
+from its history, where they were noted when they were made; rho as the broker
+stated it. Instants in here are Unix seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from statistics import median
 from typing import Literal
 
 from selfsched.demo.result import (
-    MARKS,
     DemoForecast,
     DemoJob,
     DemoResult,
@@ -31,29 +31,15 @@ MOST_LOSS_POINTS = 400
 
 
 @dataclass(frozen=True)
-class ForecastMade:
-    """A forecast as it was stated at the time. Durations from `made_at` on."""
-
-    made_at: float
-    fraction_done: float
-    devices: int
-    assumption: Literal["as_now", "look_ahead"]
-    p10_seconds: float
-    p50_seconds: float
-    p90_seconds: float
-
-
-@dataclass(frozen=True)
 class Evidence:
     """What is known of one job when the demo is over."""
 
     account: Account
     name: str
     registered_at: float
-    ended_at: float
     finished: bool
     record: Record
-    forecasts: tuple[ForecastMade, ...] = ()
+    forecasts: tuple[DemoForecast, ...] = ()
     rho: tuple[tuple[float, float], ...] = ()
     """(instant, rho)."""
     reasons: tuple[str, ...] = ()
@@ -91,15 +77,14 @@ def speedup(record: Record) -> float | None:
 
 
 def _job(job: Evidence) -> DemoJob:
-    segments = tuple(_segments(job))
     return DemoJob(
         name=job.name,
         account=job.account,
         finished=job.finished,
         rho=round(job.rho[-1][1], 4) if job.rho else None,
         samples_seen_once=job.record.samples_seen_once(),
-        segments=segments,
-        forecasts=tuple(_forecasts(job, segments)),
+        segments=tuple(_segments(job)),
+        forecasts=job.forecasts,
     )
 
 
@@ -113,37 +98,6 @@ def _segments(job: Evidence) -> Iterable[DemoSegment]:
             end_s=round(batches[-1].at - job.registered_at, 2),
             steps=len({batch.step for batch in batches}),
         )
-
-
-def _forecasts(job: Evidence, segments: Sequence[DemoSegment]) -> Iterable[DemoForecast]:
-    """At each mark, the first forecast from there on, of either assumption, before the next mark."""
-    for mark, end in zip(MARKS, (*MARKS[1:], 1.0), strict=True):
-        for assumption in ("as_now", "look_ahead"):
-            made = next(
-                (made for made in sorted(job.forecasts, key=lambda made: made.made_at)
-                 if made.assumption == assumption and mark <= made.fraction_done < end),
-                None,
-            )  # fmt: skip
-            if made is not None:
-                yield _forecast(job, segments, mark, made)
-
-
-def _forecast(
-    job: Evidence, segments: Sequence[DemoSegment], mark: float, made: ForecastMade
-) -> DemoForecast:
-    made_s = made.made_at - job.registered_at
-    return DemoForecast(
-        at=mark,
-        made_at_s=round(made_s, 2),
-        devices=made.devices,
-        assumption=made.assumption,
-        allocation_held=bool(segments) and segments[-1].devices == made.devices
-        and segments[-1].start_s <= made_s,
-        predicted_finish_s=round(made_s + made.p50_seconds, 2),
-        low_s=round(made_s + made.p10_seconds, 2),
-        high_s=round(made_s + made.p90_seconds, 2),
-        actual_finish_s=round(job.ended_at - job.registered_at, 2),
-    )  # fmt: skip
 
 
 def _losses(record: Record) -> Iterable[LossPoint]:

@@ -20,7 +20,7 @@ PART_COLOURS = {
     "communication": "#c44e52",
     "optimiser": "#8c8c8c",
     "data": "#d9c36a",
-    "rest": "#d8d8d8",
+    "other": "#d8d8d8",
 }
 DEVICE_SHADES = {1: 0.45, 2: 1.0}
 _STYLE = {

@@ -10,9 +10,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-MARKS = (0.10, 0.25, 0.50, 0.75)
-"""Fractions of a job's planned steps at which its forecast is held against what came."""
-
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -98,7 +95,7 @@ class StepParts(_Frozen):
     steps: int
     step_seconds: float
     parts: dict[str, float]
-    """Seconds by part: data, forward, backward, communication, optimiser, rest."""
+    """Seconds by part: data, forward, backward, communication, optimiser, other."""
 
 
 class JobStory(_Frozen):

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from selfsched.client import BrokerClient
 from selfsched.commands.printing import console, plain, print_json
-from selfsched.demo import history
+from selfsched.demo import evidence
 from selfsched.demo.account import Account, Evidence, account_for, story_of
 from selfsched.demo.broker import TERM_SECONDS, DemoBroker, start_broker
 from selfsched.demo.processes import Child, Processes
@@ -94,10 +94,14 @@ def check_machine() -> None:
     """
     if not sys.platform.startswith("linux"):
         raise Refused("the demo needs Linux: its devices are CPU slots")
-    if len(os.sched_getaffinity(0)) < 2:
+    if _cores() < 2:
         raise Refused("the demo needs two cores for its two CPU slots; this process may use one only")
     if not (EXAMPLES / "digits.ipynb").exists():
         raise Refused(f"the demo's examples are not in {EXAMPLES}: run it from a clone of the repository")
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def all_well(story: DemoStory) -> bool:
@@ -208,7 +212,7 @@ class _Demo:
             decisions=watch.decisions(first_at),
             wall_s=round(time.time() - self._began_at, 1),
             started=time.strftime("%d %B %Y, %H:%M", time.localtime(self._began_at)),
-            machine=f"{platform.system()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}",
+            machine=f"{platform.system()}, {_cores()} cores, Python {platform.python_version()}",
             live_leases=live_leases,
         )
 
@@ -222,19 +226,15 @@ class _Demo:
 
     def _evidence(self, account: Account, watch: Watch) -> Evidence:
         seen = watch.seen[account]
-        told = history.read(self._state / "runs" / account)
+        told = evidence.read_run(self._state / "runs" / account)
         return Evidence(
             account=account,
             name=seen.view.name,
-            registered_at=seen.registered_at,
-            ended_at=told.finished_at or seen.ended_at or time.time(),
+            registered_at=told.history.registered_at_unix or seen.registered_at,
             finished=seen.view.outcome is Outcome.FINISHED,
             record=record.read(self._state / "witness" / account),
-            forecasts=(
-                *told.forecasts,
-                *(made for made in seen.forecasts if made.assumption == "look_ahead"),
-            ),
+            forecasts=told.forecasts,
             rho=tuple(seen.rho),
-            reasons=told.reasons or seen.view.reasons,
+            reasons=seen.view.reasons,
             steps=told.steps,
         )

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from selfsched.client import BrokerClient
 from selfsched.commands.views import forecast_words
-from selfsched.core.bidding import duration_words
-from selfsched.demo.account import ForecastMade
 from selfsched.demo.result import Decision
 from selfsched.errors import BrokerError
 from selfsched.protocol import DeviceState, JobState, JobView
@@ -24,7 +22,6 @@ class Watched:
     view: JobView
     registered_at: float
     ended_at: float | None = None
-    forecasts: list[ForecastMade] = field(default_factory=list)
     rho: list[tuple[float, float]] = field(default_factory=list)
 
 
@@ -59,18 +56,6 @@ class Watch:
         seen.view = view
         if view.state is JobState.ENDED:
             seen.ended_at = seen.ended_at or now
-        elif view.forecast is not None:
-            seen.forecasts.append(
-                ForecastMade(
-                    made_at=now,
-                    fraction_done=view.fraction_done,
-                    devices=len(view.devices),
-                    assumption=view.forecast.assumption,
-                    p10_seconds=view.forecast.p10_seconds,
-                    p50_seconds=view.forecast.p50_seconds,
-                    p90_seconds=view.forecast.p90_seconds,
-                )
-            )
         if view.rho is not None and (not seen.rho or seen.rho[-1][1] != view.rho):
             seen.rho.append((now, view.rho))
         self._tell(account, view, now)
@@ -119,9 +104,3 @@ class Watch:
         """Devices that are not free according to the broker."""
         cluster = next(iter(self._clients.values())).cluster()
         return sum(device.state is not DeviceState.FREE for device in cluster.devices)
-
-
-def summary(seen: Watched) -> str:
-    """How long a job took, in words."""
-    took = (seen.ended_at or time.time()) - seen.registered_at
-    return f"{seen.view.outcome or seen.view.state} after {duration_words(took)}"

@@ -1,0 +1,109 @@
+"""`explain`: the broker's reasons, and the job's own knowledge of itself, side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from selfsched.commands.connection import connect, find_job
+from selfsched.commands.printing import console, plain, print_json, print_table
+from selfsched.commands.runs import find_run, read_history, read_model
+from selfsched.commands.views import forecast_words
+from selfsched.core.bidding import Explanation, duration_words
+from selfsched.core.history import ForecastMade, JobHistory
+from selfsched.errors import BrokerError, Refused
+from selfsched.protocol import JobView
+
+
+def show_explanation(broker: str | None, wanted: str, *, as_json: bool) -> None:
+    """Print all that is known of a job.
+
+    Raises:
+        Refused: neither the broker nor this machine knows it.
+    """
+    view, trouble = _view(broker, wanted)
+    run = find_run(view.job if view else wanted) or find_run(wanted)
+    if view is None and run is None:
+        raise Refused(f"no run named {wanted[:80]!r} on this machine, and {trouble}")
+    history = read_history(run) if run else None
+    model = read_model(run) if run else None
+    told = model.explanation() if model else None
+    if as_json:
+        print_json(_json(view, run, history, told))
+        return
+    if view is not None:
+        _print_view(view)
+    if history is not None:
+        _print_history(history)
+    if told is not None:
+        _print_model(told)
+
+
+def _view(broker: str | None, wanted: str) -> tuple[JobView | None, str]:
+    """(the broker's view, why there is none)."""
+    try:
+        with connect(broker) as client:
+            return find_job(client, Path(wanted).name), ""
+    except (Refused, BrokerError) as error:
+        return None, str(error)
+
+
+def _json(
+    view: JobView | None, run: Path | None, history: JobHistory | None, told: Explanation | None
+) -> dict[str, Any]:
+    return {
+        "job": view.model_dump(mode="json") if view else None,
+        "run": str(run) if run else None,
+        "history": history.model_dump(mode="json") if history else None,
+        "model": told.as_json() if told else None,
+    }
+
+
+def _print_view(view: JobView) -> None:
+    shown = console()
+    rho = "" if view.rho is None else f", rho {view.rho:.2f}"
+    shown.print(plain(f"{view.name} ({view.job}): {view.outcome or view.state}, share {view.share:.2f}{rho}"))
+    shown.print(plain(f"finished in {forecast_words(view.forecast)}") if view.outcome is None else "")
+    for reason in view.reasons:
+        shown.print(plain(f"  because {reason}"))
+
+
+def _print_history(history: JobHistory) -> None:
+    rows = [
+        (f"{span.start_s:.0f} to {'now' if span.end_s is None else f'{span.end_s:.0f} s'}",
+         len(span.devices), span.steps or "", span.why)
+        for span in history.segments
+    ]  # fmt: skip
+    print_table("Segments, seconds since it registered", ("when", "devices", "steps", "why"), rows)
+    if history.forecasts:
+        columns = ("made at", "on", "assuming", "predicted finish", "came", "error")
+        print_table("Forecasts", columns, map(_forecast_row, history.forecasts))
+
+
+def _forecast_row(made: ForecastMade) -> tuple[object, ...]:
+    came = "" if made.actual_finish_s is None else f"{made.actual_finish_s:.0f} s"
+    return (
+        f"{made.at:.0%} ({made.made_at_s:.0f} s)",
+        made.devices,
+        made.assumption.replace("_", " "),
+        f"{made.predicted_finish_s:.0f} s ({made.low_s:.0f} to {made.high_s:.0f})",
+        came,
+        "" if made.error is None else f"{made.error:.0%}",
+    )
+
+
+def _print_model(told: Explanation) -> None:
+    parts = sorted(told.parts.items(), key=lambda part: -part[1])
+    print_table(
+        f"A step on {told.devices} devices", ("part", "mean"),
+        [(name, duration_words(seconds)) for name, seconds in parts],
+    )  # fmt: skip
+    rows = [
+        (step.devices, duration_words(step.seconds),
+         f"{duration_words(step.quantile(-1.28))} to {duration_words(step.quantile(1.28))}",
+         f"{told.steps.get(step.devices, 0)} steps" if step.measured else "predicted")
+        for step in told.curve
+    ]  # fmt: skip
+    print_table("Scaling", ("devices", "a step", "range", "from"), rows)
+    for words in told.words:
+        console().print(plain(words))
