@@ -29,7 +29,7 @@ from selfsched_broker.core.books import Books, Broker
 from selfsched_broker.core.market import FairnessOptions, Policy
 from selfsched_simulator.job import SimulatedJob
 from selfsched_simulator.trace import TraceJob
-from selfsched_simulator.truth import claim_factor, truth_of
+from selfsched_simulator.truth import claim_factor
 
 _NODE = "node"
 # Deciding so often at one instant means that broker and jobs answer each other for ever.
@@ -43,6 +43,9 @@ class SimulationOptions:
 
     gpus: int
     round_seconds: float | None = None
+    """Term, and the only moments of decision; None: the broker's own clock."""
+    term_seconds: float = LeaseOptions().term_seconds
+    """Term without rounds."""
     restart_seconds: float = 20.0
     noise: float = 0.0
     seed: int = 1
@@ -111,7 +114,7 @@ class Simulation:
 
     def _move_to(self, instant: float, arrivals: Sequence[TraceJob]) -> None:
         last = self.trace[-1].arrival_seconds
-        work = sum(job.exclusive_seconds for job in self.trace)
+        work = sum(max(job.run_seconds.values()) for job in self.trace)
         if not math.isfinite(instant) or instant > last + 100 * work + _YEAR_SECONDS:
             waiting = ", ".join(job.row.name for job in itertools.islice(self._live.values(), 5))
             raise SimulationStuck(f"at {self.now:.0f} s nothing starts the jobs {waiting} any more")
@@ -146,8 +149,8 @@ class Simulation:
 
     def _arrive(self, row: TraceJob) -> None:
         factor = claim_factor(row.name, noise=self.options.noise, seed=self.options.seed)
-        job = SimulatedJob(row, truth_of(row), factor, self.options.restart_seconds, counted_at=self.now)
-        decision = arbiter.register(self.books, self._ctx, row.name, job.registration())
+        job = SimulatedJob(row, factor, self.options.restart_seconds, counted_at=self.now)
+        decision = arbiter.register(self.books, self._ctx, row.account or row.name, job.registration())
         self._apply(decision)
         job.id = decision.answer.job
         self.jobs[job.id] = self._live[job.id] = job
@@ -223,7 +226,7 @@ class Simulation:
 
 def _lease_options(options: SimulationOptions) -> LeaseOptions:
     """The broker's times. Nobody falls silent here, so liveness is given all the time there is."""
-    term = options.round_seconds or LeaseOptions().term_seconds
+    term = options.round_seconds or options.term_seconds
     return LeaseOptions(
         term_seconds=term,
         ttl_seconds=_YEAR_SECONDS,

@@ -19,13 +19,13 @@ from selfsched.protocol import (
     Placement,
     RegisterJob,
     ReleaseDevices,
-    Resume,
     StandingBid,
 )
 from selfsched_simulator.trace import TraceJob
-from selfsched_simulator.truth import RigidTruth
 
 PLANNED_STEPS = 1_000_000
+STEPS_PER_SECOND = 10
+MEASURING_SECONDS = 5.0
 # Progress is a sum of floats: what is left below this is none.
 _DONE = 1.0 - 1e-9
 
@@ -35,7 +35,6 @@ class SimulatedJob:
     """One job of the trace, from its arrival to its end."""
 
     row: TraceJob
-    truth: RigidTruth
     claim_factor: float
     restart_seconds: float
     id: str = ""
@@ -47,23 +46,38 @@ class SimulatedJob:
     """Up to when `fraction_done` is right."""
     productive_at: float = math.inf
     """When the present segment makes its first step."""
-    starts: int = 0
-    """Segments begun."""
-    held_device_seconds: float = 0.0
+    measured: bool = False
+    """Knows its own speed."""
+    history: list[tuple[float, int]] = field(default_factory=list)
+    """(since when, how many devices)."""
     finished_at: float | None = None
     _sequence: int = 0
 
+    def __post_init__(self) -> None:
+        self.measured = self.row.knows_its_speed
+
+    @property
+    def starts(self) -> int:
+        """Segments begun."""
+        return sum(devices > 0 for _, devices in self.history)
+
     def registration(self) -> RegisterJob:
         """The words by which it registers."""
-        gang = self.row.gpus
-        return RegisterJob(name=self.row.name, min_devices=gang, max_devices=gang, resume=Resume.SAME_SIZE)
+        counts = sorted(self.row.run_seconds)
+        return RegisterJob(
+            name=self.row.name,
+            min_devices=counts[0],
+            max_devices=counts[-1],
+            allowed_devices=tuple(counts),
+            resume=self.row.resume,
+        )
 
     def advance(self, now: float) -> None:
         """Let its progress catch up with the time."""
-        if self.devices:
-            self.held_device_seconds += len(self.devices) * (now - self.counted_at)
-            worked = max(0.0, now - max(self.productive_at, self.counted_at))
-            self.fraction_done += worked / self.truth.run_seconds(len(self.devices))
+        worked = max(0.0, now - max(self.productive_at, self.counted_at))
+        if worked:
+            self.fraction_done += worked / self.row.run_seconds[len(self.devices)]
+            self.measured = self.measured or now >= self.productive_at + MEASURING_SECONDS
         self.counted_at = now
 
     @property
@@ -71,15 +85,14 @@ class SimulatedJob:
         return self.fraction_done >= _DONE
 
     def next_event_at(self) -> float:
-        """When it makes its first step or its last, whichever comes next; infinity while it waits."""
-        if not self.devices or not self.truth.runs_on(len(self.devices)):
-            return math.inf
+        """Its first step, the end of its measuring, or its last step; infinity while it waits."""
         if self.productive_at > self.counted_at:
             return self.productive_at
-        return self.counted_at + self._remaining_seconds()
+        end = self.counted_at + self._remaining_seconds(len(self.devices))
+        return end if self.measured else min(end, self.productive_at + MEASURING_SECONDS)
 
-    def _remaining_seconds(self) -> float:
-        return (1.0 - self.fraction_done) * self.truth.run_seconds(max(1, len(self.devices)))
+    def _remaining_seconds(self, devices: int) -> float:
+        return max(0.0, 1.0 - self.fraction_done) * self.row.run_seconds[devices]
 
     def report(self) -> JobReport:
         """Its next report, as of the last `advance`."""
@@ -93,18 +106,22 @@ class SimulatedJob:
             step=step,
             planned_steps=PLANNED_STEPS,
             fraction_done=min(1.0, self.fraction_done),
-            steady_steps=step,
+            steady_steps=int(max(0.0, self.counted_at - self.productive_at) * STEPS_PER_SECOND),
             devices_in_use=self.devices,
             leases=tuple(LeaseRef(lease=lease, fence=fence) for lease, fence in self.leases.items()),
             bid=self._bid(),
         )
 
     def _bid(self) -> StandingBid:
-        gang = self.row.gpus
-        remaining = max(0.0, self._remaining_seconds()) * self.claim_factor
-        restart = 0.0 if len(self.devices) == gang else self.restart_seconds
-        row = BidRow(placement=Placement(devices=gang), remaining_seconds=remaining, restart_seconds=restart)
-        return StandingBid(rows=(row,))
+        return StandingBid(rows=tuple(self._bid_row(devices) for devices in sorted(self.row.run_seconds)))
+
+    def _bid_row(self, devices: int) -> BidRow:
+        claimed = self._remaining_seconds(devices) * self.claim_factor
+        return BidRow(
+            placement=Placement(devices=devices),
+            remaining_seconds=claimed if self.measured else None,
+            restart_seconds=0.0 if len(self.devices) == devices else self.restart_seconds,
+        )
 
     def follow(self, word: Instructions, now: float) -> list[tuple[str, ReleaseDevices]]:
         """Obey instructions; returns what it releases, by lease.
@@ -124,6 +141,7 @@ class SimulatedJob:
         devices = tuple(sorted(kept))
         if devices != self.devices:
             self.devices = devices
-            self.productive_at = now + self.restart_seconds if devices else math.inf
-            self.starts += bool(devices)
+            runs = len(devices) in self.row.run_seconds
+            self.productive_at = now + self.restart_seconds if runs else math.inf
+            self.history.append((now, len(devices)))
         return releases

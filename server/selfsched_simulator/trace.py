@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from selfsched.errors import Refused
+from selfsched.protocol import Resume
 
 RIGID_COLUMNS = ("arrival_s", "gpus", "exclusive_s")
 _ELASTIC_COLUMN = "requested_replicas"
@@ -24,12 +25,27 @@ _LONGEST_SECONDS = 1e9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceJob:
-    """One row: a job as it will arrive."""
+    """A job as it will arrive. Its speed is hidden from the policy until it is reported or bid."""
 
     name: str
     arrival_seconds: float
-    gpus: int
-    exclusive_seconds: float
+    run_seconds: Mapping[int, float]
+    """Time of the whole run by device count; it runs on these counts only."""
+    account: str | None = None
+    """Owner; None: an account of its own."""
+    resume: Resume = Resume.SAME_SIZE
+    knows_its_speed: bool = True
+    """Bids from its registration on; otherwise it must have measured itself on a first visit."""
+
+    @property
+    def gpus(self) -> int:
+        """Devices it asks for: the largest count."""
+        return max(self.run_seconds)
+
+    @property
+    def exclusive_seconds(self) -> float:
+        """Time it takes alone on what it asks for."""
+        return self.run_seconds[self.gpus]
 
 
 def read_trace(path: Path, *, gpus: int) -> tuple[TraceJob, ...]:
@@ -89,7 +105,7 @@ def _read_row(row: Mapping[str, str | None], line: int, gpus: int) -> TraceJob:
     seconds = _number(row, "exclusive_s", line)
     if seconds <= 0:
         raise Refused(f"line {line}: exclusive_s is {seconds:g}, it must be above 0")
-    return TraceJob(name=name, arrival_seconds=arrival, gpus=int(wanted), exclusive_seconds=seconds)
+    return TraceJob(name=name, arrival_seconds=arrival, run_seconds={int(wanted): seconds})
 
 
 def _number(row: Mapping[str, str | None], column: str, line: int) -> float:

@@ -1,38 +1,15 @@
-"""What is true of a simulated job and hidden from the policy.
+"""How far what a simulated job claims is from what is true of it.
 
-A policy learns of it only what a real job would tell: progress in reports, times in bids.
+The truth (`TraceJob.run_seconds`) is hidden: a policy learns of it only what a real job would
+tell, progress in reports and times in bids, and the times may be wrong.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
 
 import numpy as np
-
-from selfsched_simulator.trace import TraceJob
-
-
-@dataclass(frozen=True, slots=True)
-class RigidTruth:
-    """A gang of a fixed size: it runs on so many devices or not at all."""
-
-    gpus: int
-    exclusive_seconds: float
-
-    def runs_on(self, devices: int) -> bool:
-        """Whether the job makes progress on so many devices."""
-        return devices >= self.gpus
-
-    def run_seconds(self, devices: int) -> float:
-        """Seconds of the whole run on devices it runs on."""
-        return self.exclusive_seconds
-
-
-def truth_of(job: TraceJob) -> RigidTruth:
-    """The hidden truth of a row."""
-    return RigidTruth(job.gpus, job.exclusive_seconds)
 
 
 def claim_factor(name: str, *, noise: float, seed: int) -> float:
