@@ -37,7 +37,8 @@ def raise_as_ended(outcome: RunOutcome, directory: Path) -> None:
 def _words(outcome: RunOutcome, directory: Path) -> str:
     words = outcome.message or _UNSAID[outcome.outcome]
     if outcome.outcome in ("stopped", "yielded"):
-        words += f" at step {outcome.step}; fit() on the same Trainer goes on from there"
+        where = f"; fit() on the same Trainer goes on from the checkpoint at step {outcome.step}"
+        words += where if outcome.step else "; there is no checkpoint yet"
     elif outcome.outcome == "failed":
         words += f" (logs: {directory})"
     return words

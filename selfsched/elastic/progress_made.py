@@ -43,12 +43,12 @@ class ProgressMade:
             self.fit, self.checkpoint_step = event.fit, event.step
             self.step = max(self.step, event.step)
         elif isinstance(event, Left):
-            self.step = event.step
+            self.step = max(self.step, event.step)
 
     def left(self, left: Left | None) -> bool:
         """A segment ended with a checkpoint; whether the run got further in it."""
         if left is not None:
-            self.step = left.step
+            self.step = max(self.step, left.step)
         return (self.fit, self.step) > self._started_from
 
     def may_retry(self) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from selfsched.elastic.job import JobDescription
+from selfsched.elastic.journal import Journal
 from selfsched.elastic.program import Program, requests_for
 from selfsched.elastic.reactor import Reactor
 from selfsched.elastic.running_segment import Launcher, RunningSegment
+from selfsched.elastic.segment import boottime
 from selfsched.launch.cold import ColdLauncher
 from selfsched.launch.environment import device_environment, free_port, rank_environment, threads_per_rank
 from selfsched.launch.forked import ZygoteLauncher
@@ -18,10 +20,11 @@ _MOST_ZYGOTES = 3
 class RankStarter:
     """Owns the zygote; starts each segment's ranks in the way their program allows."""
 
-    def __init__(self, job: JobDescription, program: Program, reactor: Reactor) -> None:
+    def __init__(self, job: JobDescription, program: Program, reactor: Reactor, journal: Journal) -> None:
         self._job = job
         self._program = program
         self._reactor = reactor
+        self._journal = journal
         self._cold = ColdLauncher(reactor)
         self._zygote: ZygoteLauncher | None = None
         self._zygotes = 0
@@ -32,6 +35,7 @@ class RankStarter:
         if self._program.can_fork and not self._job.without_zygote:
             self._zygotes += 1
             self._zygote = ZygoteLauncher(self._reactor, self._job.package, lost=self._lost)
+            self._journal.say("zygote_started", pid=self._zygote.pid, at=boottime())
 
     def start(self, segment: RunningSegment, locks: Sequence[int]) -> None:
         """Start the segment's ranks; each holds the given lock descriptors.
@@ -61,6 +65,7 @@ class RankStarter:
 
     def _lost(self, zygote: ZygoteLauncher) -> None:
         self._zygote = None
+        self._journal.say("zygote_ended", pid=zygote.pid, state=zygote.state, why=zygote.why, at=boottime())
         if zygote.state == "gone" and self._zygotes < _MOST_ZYGOTES and not self._closed:
             self.warm_up()
 

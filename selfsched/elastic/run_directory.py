@@ -51,6 +51,7 @@ class RunOutcome:
     traceback: str = ""
     """Of the user's code that raised, if it did."""
     step: int = 0
+    """Global step reached; where it did not finish that of the newest checkpoint, 0: none."""
 
 
 class RunDirectory:

@@ -84,7 +84,7 @@ class Supervisor:
         self._reactor = Reactor()
         self._journal = Journal(self._directory)
         self._output = OutputDecoder()
-        self._starter = RankStarter(job, program_of(job), self._reactor)
+        self._starter = RankStarter(job, program_of(job), self._reactor, self._journal)
         self._guard = Guard()
         self._held = HeldDevices(locks)
         self._events_server = channel.listen(self._directory.events_socket)
@@ -129,6 +129,7 @@ class Supervisor:
         return self._ended is None
 
     def _start(self) -> None:
+        self._journal.say("supervisor_started", pid=os.getpid(), warden_pid=self._guard.pid, at=boottime())
         self._starter.warm_up()
         try:
             self._source.start(self._job, self._reactor.wake)
@@ -350,6 +351,7 @@ class Supervisor:
     ) -> None:
         """Checkpoint, then end the run. The second time: end it at once."""
         self._stops += 1
+        self._journal.say("stop_asked", times=self._stops, at=boottime())
         outcome: Literal["yielded", "stopped"] = "yielded" if resumable else "stopped"
         code = EXIT_YIELDED if resumable else Stopped.exit_code
         self._stop_outcome = RunOutcome(outcome, code, message, step=self._made.step)
@@ -385,7 +387,8 @@ class Supervisor:
         self._source.end(_broker_outcome(outcome), outcome.message or outcome.outcome)
 
     def _finish(self, outcome: RunOutcome) -> RunOutcome:
-        outcome = RunOutcome(**{**vars(outcome), "step": self._made.step})
+        step = self._made.step if outcome.outcome == "finished" else self._made.checkpoint_step or 0
+        outcome = RunOutcome(**{**vars(outcome), "step": step})
         self._directory.write_outcome(outcome)
         self._user.send(channel.RunEnded(**vars(outcome)))
         self._user.close()

@@ -118,7 +118,7 @@ class Trainer:
         if not self._elastic:
             self._plain_trainer().fit(model, train_dataloaders, val_dataloaders, datamodule, ckpt_path)
             return
-        arguments = dict(self._arguments)
+        arguments = {**self._arguments, "callbacks": _as_list(self._arguments.get("callbacks"))}
         if not _has_own_bar(arguments):
             arguments["enable_progress_bar"] = False  # one bar over all segments, drawn here
         path = None if ckpt_path is None else str(ckpt_path)

@@ -7,7 +7,8 @@ them. What the user must see is the *first* cause, once. In order of what explai
 2. a rank *raised* something of its own;
 3. a rank *died* without a word (a signal nobody here sent);
 4. a rank *exited* with a code and no report: its output holds the reason;
-5. a rank raised because a collective broke, with no other rank to blame.
+5. a rank raised because a collective broke, or its loader's worker was killed, with no
+   other rank to blame.
 
 1, 2 and 4 are the program's: trying again would give the same. 3 and 5 are *faults*: the
 run goes on from its newest complete checkpoint.
@@ -27,6 +28,7 @@ _BROKEN_COLLECTIVE = (
     "connection closed by peer", "connection reset by peer", "connection refused", "broken pipe",
     "gloo", "nccl", "processgroup", "process group", "tcpstore", "socket timeout", "store->get",
 )
+_WORKER_KILLED = ("is killed by signal: killed", "dataloader worker (pid(s)",)
 _PORT_TAKEN = ("eaddrinuse", "address already in use", "errno: 98")
 
 
@@ -72,7 +74,7 @@ def judge(ends: Sequence[RankEnd], *, memory_ran_out: bool = False) -> Verdict:
     raised = [end for end in ends if end.raised is not None]
     if any(_mentions(end, _PORT_TAKEN) for end in raised):
         return Verdict("port_taken", "another program took the port of this segment's ranks")
-    own = [end for end in raised if not _mentions(end, _BROKEN_COLLECTIVE)]
+    own = [end for end in raised if not _mentions(end, _BROKEN_COLLECTIVE + _WORKER_KILLED)]
     if own:
         return _raised(own[0], world)
     silent = [end for end in ends if end.status < 0 and not end.was_ended_by_us]
@@ -81,7 +83,7 @@ def judge(ends: Sequence[RankEnd], *, memory_ran_out: bool = False) -> Verdict:
     if (exited := _unreported_exit(ends)) is not None:
         return _exited(exited, world)
     if raised and not any(end.left for end in ends):
-        return _lost_each_other(raised[0], world)
+        return _came_from_outside(raised, world)
     return _orderly(ends, world)
 
 
@@ -118,10 +120,11 @@ def _exited(end: RankEnd, world: int) -> Verdict:
     return Verdict("failed", words, end.last_words, end.status)
 
 
-def _lost_each_other(end: RankEnd, world: int) -> Verdict:
+def _came_from_outside(raised: Sequence[RankEnd], world: int) -> Verdict:
+    end = next((end for end in raised if _mentions(end, _WORKER_KILLED)), raised[0])
     assert end.raised is not None
-    what = f"{end.raised.type}: {end.raised.message}"
-    words = f"the ranks lost each other: rank {end.rank} of {world} raised {what}"
+    start = "" if _mentions(end, _WORKER_KILLED) else "the ranks lost each other: "
+    words = f"{start}rank {end.rank} of {world} raised {end.raised.type}: {end.raised.message}"
     return Verdict("fault", words, end.raised.traceback, EXIT_FAILED)
 
 
