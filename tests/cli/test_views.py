@@ -1,0 +1,93 @@
+"""What `status`, `forecast` and `explain` print, against a broker with known answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli.canned_broker import a_job, answers, canned_broker, finished_job
+from cli.commands import selfsched
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[str]:
+    with canned_broker(answers(a_job(), finished_job())) as address:
+        yield address
+
+
+def printed(*arguments: str, broker: str, home: Path) -> str:
+    done = selfsched(*arguments, "--broker", broker, home=home)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_status_says_what_i_have_why_and_until_when(broker: str, tmp_path: Path) -> None:
+    text = printed("status", broker=broker, home=tmp_path)
+    for words in (
+        "digits",
+        "2 of 1-2 (hera:0, hera:1)",
+        "25%",
+        "2 min 00 s (1 min 40 s to 3 min 20 s)",
+        "0.81",
+    ):
+        assert words in text
+    assert "1 waiting" in text
+    assert "auctioned in 25 s" in text
+
+
+def test_words_from_the_broker_are_text_not_markup_nor_terminal_codes(broker: str, tmp_path: Path) -> None:
+    text = printed("status", broker=broker, home=tmp_path).replace("\n", " ")
+    assert "[bold]" in text
+    assert "\x1b" not in text
+
+
+def test_status_as_json_is_the_broker_s_own_views(broker: str, tmp_path: Path) -> None:
+    found = json.loads(printed("status", "--json", broker=broker, home=tmp_path))
+    assert [job["name"] for job in found["jobs"]] == ["digits", "old"]
+    assert found["cluster"]["devices"][0]["account"] == "alice"
+
+
+def test_forecast_tells_of_live_jobs_only_and_answers_what_if(broker: str, tmp_path: Path) -> None:
+    found = json.loads(printed("forecast", "--json", broker=broker, home=tmp_path))
+    assert [answer["name"] for answer in found["forecasts"]] == ["digits"]
+    text = printed("forecast", "digits", "--devices", "1", "--devices", "2", broker=broker, home=tmp_path)
+    assert "as measured" in text
+    past = printed("forecast", "--past", broker=broker, home=tmp_path)
+    assert "20%" in past
+
+
+def test_explain_gives_the_broker_s_reasons(broker: str, tmp_path: Path) -> None:
+    text = printed("explain", "digits", broker=broker, home=tmp_path)
+    assert "because won by auction 3" in text
+    assert "share 1.00, rho 0.81" in text
+    found = json.loads(printed("explain", "digits", "--json", broker=broker, home=tmp_path))
+    assert found["job"]["job"] == "job-1"
+    assert found["run"] is None
+
+
+def test_a_job_nobody_knows_is_wrong_use_and_the_known_ones_are_named(broker: str, tmp_path: Path) -> None:
+    for command in ("forecast", "explain"):
+        done = selfsched(command, "digit", "--broker", broker, home=tmp_path)
+        assert done.returncode == 2
+        assert "yours: digits, old" in done.stderr
+
+
+@pytest.mark.slow
+def test_doctor_reports_the_broker_and_who_we_are(broker: str, tmp_path: Path) -> None:
+    done = selfsched("doctor", "--json", "--broker", broker, home=tmp_path)
+    found = {finding["subject"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert found["Broker"]["verdict"] == "good"
+    assert "2 jobs of yours" in found["Identity"]["found"]
+    assert {"Python", "torch", "GPUs", "Disk", "Shared memory", "Jupyter", "Device locks"} <= set(found)
+
+
+@pytest.mark.slow
+def test_doctor_takes_what_is_no_broker_for_bad(tmp_path: Path) -> None:
+    with canned_broker({"GET /v1/cluster": {"hello": "world"}}) as address:
+        done = selfsched("doctor", "--json", "--broker", address, home=tmp_path)
+    found = {finding["subject"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert done.returncode == 1
+    assert found["Broker"]["verdict"] == "bad"
+    assert "no selfsched broker" in found["Broker"]["found"]
