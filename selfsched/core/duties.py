@@ -160,7 +160,8 @@ def _report(state: Negotiation, job: str, now: float) -> tuple[Negotiation, list
     counts = bool(facts.statistics) and now - told.statistics_at >= STATISTICS_SECONDS
     instructions = state.instructions
     asked = instructions.next_report_seconds if instructions is not None else 0.0
-    wait = 0.0 if state.wants_answer else wait_seconds(asked, ends_at_of(state) - now)
+    at_once = state.wants_answer or state.contact.is_away
+    wait = 0.0 if at_once else wait_seconds(asked, ends_at_of(state) - now)
     report = JobReport(
         incarnation=state.terms.incarnation,
         sequence=state.sequence + 1,

@@ -1,0 +1,221 @@
+"""What a job knows and writes down of itself: its model, its history, and their files.
+
+Used by the negotiator's worker thread alone. Rank events and segments go in; facts for the
+broker, a line for the progress bar, `history.json` and `model.json` come out. Instants are
+CLOCK_BOOTTIME seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from selfsched.core import history as histories
+from selfsched.core.bidding import duration_words
+from selfsched.core.events import FitFinished, FitStarted, StepsTimed
+from selfsched.core.history import JobHistory
+from selfsched.core.job_model import JobModel
+from selfsched.core.reporting import JobFacts
+from selfsched.elastic.allocation import Device, SegmentEnd
+from selfsched.elastic.job import JobDescription
+from selfsched.elastic.segment import boottime
+from selfsched.protocol import Forecast, HardwarePrior, Instructions, StepStatistics
+
+MODEL_FILE = "model.json"
+UNKNOWN_HARDWARE = "unknown"
+_STATISTICS_EVERY_SECONDS = 30.0
+
+
+class JobRecord:
+    """One run's knowledge of itself, over all its segments."""
+
+    def __init__(self, job: JobDescription, name: str) -> None:
+        self._job = job
+        self.history = JobHistory(name=name)
+        self.prior: HardwarePrior | None = None
+        """Of the hardware, once the broker has told it."""
+        self._model = self._from_earlier_life(job.run_directory / MODEL_FILE)
+        self._fit: FitStarted | None = None
+        self._is_stepping = False
+        self._registered_at = boottime()
+        self._look_ahead: Forecast | None = None
+        self._as_now: Forecast | None = None
+        self._finished_at: float | None = None
+        self._statistics: tuple[float, tuple[StepStatistics, ...]] = (float("-inf"), ())
+        self._saved: JobHistory | None = None
+
+    def _from_earlier_life(self, path: Path) -> JobModel:
+        state = _read_json(path)
+        try:
+            return self._restored(state["hardware"] if state else UNKNOWN_HARDWARE, state)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            # Of another version, or damaged: learn anew.
+            return self._restored(UNKNOWN_HARDWARE, None)
+
+    def _restored(self, hardware: str, state: dict[str, Any] | None) -> JobModel:
+        return JobModel(
+            hardware=hardware,
+            min_devices=self._job.min_devices,
+            max_devices=self._job.max_devices,
+            prior=self.prior,
+            state=state,
+        )
+
+    # --- what happens ----------------------------------------------------------------
+
+    def registered(self, job: str, at: float) -> None:
+        """The broker knows the job under this id, since then."""
+        if self.history.registered_at_unix is None:
+            self._registered_at = at
+            unix = time.time() - (boottime() - at)
+            self.history = self.history.model_copy(update={"registered_at_unix": unix})
+        self.history = self.history.model_copy(update={"job": job})
+
+    def instructed(self, instructions: Instructions, now: float) -> None:
+        """Note what the broker granted and why."""
+        granted = tuple(
+            device.id
+            for lease in instructions.leases
+            for device in lease.devices
+            if device.id not in lease.leave
+        )
+        why = instructions.reasons[-1] if instructions.reasons else ""
+        self._look_ahead = instructions.forecast
+        self.history = histories.allocated(self.history, granted, now_s=self._since(now), why=why)
+        if instructions.rho is not None:
+            self.history = self.history.model_copy(update={"rho": instructions.rho})
+
+    def segment_started(self, ordinal: int, devices: tuple[Device, ...], why: str, now: float) -> None:
+        """A segment begins on these devices."""
+        hardware = devices[0].model
+        if hardware != self._model.hardware or (self.prior is not None and self._model.prior != self.prior):
+            self._model = self._restored(hardware, self._model.to_state())
+        self._model.segment_started(len(devices), now)
+        self._is_stepping = False
+        self.history = histories.segment_started(
+            self.history, ordinal, tuple(device.id for device in devices),
+            now_s=self._since(now), step=self._model.progress().step, why=why,
+        )  # fmt: skip
+
+    def segment_ended(self, end: SegmentEnd, now: float) -> None:
+        """A segment is over."""
+        self._model.segment_ended(now)
+        self._is_stepping = False
+        step = end.step if end.checkpoint_step is None or end.reason == "finished" else end.checkpoint_step
+        self.history = histories.segment_ended(
+            self.history, end.ordinal, now_s=self._since(now), step=step, ended_by=end.reason
+        )
+        self.save_model()
+
+    def event(self, event: Any, now: float) -> None:
+        """One event of a rank."""
+        self._model.observe(event, now)
+        if isinstance(event, FitStarted):
+            self._fit = event
+        elif isinstance(event, StepsTimed):
+            self._is_stepping = self._is_stepping or bool(event.timings)
+        elif isinstance(event, FitFinished):
+            self._finished_at = now
+
+    # --- what is known ---------------------------------------------------------------
+
+    def facts(self, now: float) -> JobFacts:
+        """What the broker should know at this moment; passes milestones of the history."""
+        model, devices = self._model, self._model.devices
+        if self._job.fixed:
+            return JobFacts(is_stepping=devices > 0)
+        progress = model.progress(now)
+        self._as_now = model.forecast(devices, now) if devices else None
+        self._pass_milestone(progress.fraction_done, devices, now)
+        self.history = self.history.model_copy(update={"planned_steps": progress.planned_steps})
+        return JobFacts(
+            step=progress.step,
+            planned_steps=progress.planned_steps,
+            fraction_done=min(1.0, max(0.0, progress.fraction_done)),
+            steady_steps=progress.steady_steps,
+            is_stepping=self._is_stepping,
+            notice_seconds=model.notice_seconds(),
+            idle_seconds=model.idle_seconds(now),
+            bid=model.standing_bid(devices, now),
+            allowed_devices=self._allowed(devices),
+            forecast=self._as_now,
+            statistics=self._counted(now),
+        )
+
+    def _allowed(self, devices: int) -> tuple[int, ...] | None:
+        if self._fit is None:
+            return None
+        if self._fit.resume != "elastic" and devices:
+            return (devices,)
+        return self._model.allowed_devices
+
+    def _counted(self, now: float) -> tuple[StepStatistics, ...]:
+        at, counted = self._statistics
+        if now - at >= _STATISTICS_EVERY_SECONDS:
+            counted = self._model.statistics()
+            self._statistics = (now, counted)
+        return counted
+
+    def _pass_milestone(self, fraction_done: float, devices: int, now: float) -> None:
+        mark = histories.milestone_passed(self.history, fraction_done)
+        made = tuple(forecast for forecast in (self._as_now, self._look_ahead) if forecast is not None)
+        if mark is None or not made or not devices:
+            return
+        self.history = histories.forecast_made(
+            self.history, mark, devices, now_s=self._since(now), forecasts=made
+        )
+
+    def status_line(self) -> str | None:
+        """The predicted finish in a few words; None when nothing can be said."""
+        forecast, devices = self._as_now, self._model.devices
+        if forecast is None or not devices:
+            return None
+        p50 = duration_words(forecast.p50_seconds)
+        p10, p90 = duration_words(forecast.p10_seconds), duration_words(forecast.p90_seconds)
+        on = "1 device" if devices == 1 else f"{devices} devices"
+        return f"{p50} left ({p10} to {p90}) on {on}"
+
+    def _since(self, now: float) -> float:
+        return max(0.0, now - self._registered_at)
+
+    # --- files -----------------------------------------------------------------------
+
+    def finish(self, outcome: str, now: float) -> None:
+        """The run is over: close the history and write everything."""
+        finished_at = self._finished_at if outcome == "finished" and self._finished_at is not None else now
+        self.history = histories.finished(
+            self.history, finish_s=self._since(finished_at), outcome=outcome
+        )
+        self.save_history()
+        self.save_model()
+
+    def save_history(self) -> None:
+        """Write `history.json` where it changed."""
+        if self.history != self._saved:
+            _write(self._job.run_directory / histories.FILE_NAME, self.history.model_dump_json(indent=1))
+            self._saved = self.history
+
+    def save_model(self) -> None:
+        """Write what was learned, for a later start of the same job."""
+        _write(self._job.run_directory / MODEL_FILE, json.dumps(self._model.to_state()))
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file in one step: a reader sees the old one or the new one."""
+    temporary = path.with_name(f".{path.name}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    temporary.replace(path)
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object of an earlier life; None when there is none that can be read."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
