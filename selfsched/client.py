@@ -270,7 +270,9 @@ def error_of(problem: Problem, address: BrokerAddress) -> Exception:
         return InvalidMessage(words)
     if problem.code == ProblemCode.NOT_AUTHENTICATED and address.uses_tokens:
         words = f"{words} (the broker is {address}; its token comes from SELFSCHED_TOKEN_FILE)"
-    return known.get(problem.code, BrokerError)(words, code=problem.code, status=problem.status)
+    # A mistake of the broker's own is a broker that is away: what was asked is not decided.
+    default = BrokerUnreachable if problem.status >= 500 else BrokerError
+    return known.get(problem.code, default)(words, code=problem.code, status=problem.status)
 
 
 def _knock(path: Path) -> None:

@@ -115,6 +115,7 @@ def test_an_identifier_cannot_lead_to_another_path() -> None:
         ("job_ended", 409, BrokerError),
         ("not_found", 404, BrokerError),
         ("something_new", 400, BrokerError),
+        ("internal_error", 500, BrokerUnreachable),
     ],
 )
 def test_a_problem_becomes_the_error_that_a_caller_acts_on(
