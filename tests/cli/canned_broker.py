@@ -107,7 +107,5 @@ def canned_broker(canned: Mapping[str, Any]) -> Iterator[str]:
 
 
 def finished_job() -> JobView:
-    return a_job(
-        job="job-0", name="old", state=JobState.ENDED, outcome=Outcome.FINISHED, devices=(), fraction_done=1.0,
-        forecast=None, reasons=(), rho=0.7,
-    )  # fmt: skip
+    ended = {"state": JobState.ENDED, "outcome": Outcome.FINISHED, "devices": (), "fraction_done": 1.0}
+    return a_job(job="job-0", name="old", forecast=None, reasons=(), rho=0.7, **ended)
