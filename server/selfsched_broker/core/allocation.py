@@ -219,7 +219,7 @@ def _solve_milp(question: Question) -> tuple[dict[str, Choice], float, float]:
         options={"mip_rel_gap": 0.0, "time_limit": MILP_SECONDS, "node_limit": MILP_NODES},
     )
     if answer.x is None:
-        return _by_greed(question, jobs, float(gains.sum(where=gains > 0)))
+        return _as_it_is(question, jobs)
     chosen = {flat[k].job: flat[k] for k in np.flatnonzero(answer.x > 0.5)}
     gain = sum(choice.gain for choice in chosen.values())
     bound = gain if answer.status == 0 else max(gain, -float(answer.mip_dual_bound) / _SCALE)
@@ -249,13 +249,11 @@ def _constraints(
     return matrix, np.array([row[1] for row in rows]), np.array([row[2] for row in rows])
 
 
-def _by_greed(
-    question: Question, jobs: Sequence[str], bound: float
-) -> tuple[dict[str, Choice], float, float]:
-    """Nothing found in time: everybody takes the choice that draws least."""
-    chosen = {job: min(question.choices[job], key=lambda c: (c.taken, -c.gain)) for job in jobs}
+def _as_it_is(question: Question, jobs: Sequence[str]) -> tuple[dict[str, Choice], float, float]:
+    """Nothing found in time: everybody takes the choice that draws least, staying before moving."""
+    chosen = {job: min(question.choices[job], key=lambda c: (c.taken, not c.stays, -c.gain)) for job in jobs}
     gain = sum(choice.gain for choice in chosen.values())
-    return chosen, gain, max(bound, gain)
+    return chosen, gain, sum(max(choice.gain for choice in question.choices[job]) for job in jobs)
 
 
 def _wanting(flat: Sequence[Choice]) -> dict[str, list[int]]:

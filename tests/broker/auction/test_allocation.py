@@ -97,7 +97,10 @@ def test_nothing_to_divide_and_nobody_to_divide_among() -> None:
     assert division.gain == -1.0
 
 
-def test_a_solver_that_runs_out_of_nodes_tells_its_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "value"), [("MILP_NODES", 1), ("MILP_SECONDS", 0.0)])
+def test_a_solver_that_runs_out_of_nodes_or_time_tells_its_gap(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: float
+) -> None:
     """Whatever it returns is feasible, and the bound is above the true optimum."""
     rng = np.random.default_rng(5)
     choices = {}
@@ -112,9 +115,17 @@ def test_a_solver_that_runs_out_of_nodes_tells_its_gap(monkeypatch: pytest.Monke
     exact = divide(question)
     monkeypatch.setattr(allocation, "MOST_WORK", 0)
     monkeypatch.setattr(allocation, "MOST_RESOLVED", 0)
-    monkeypatch.setattr(allocation, "MILP_NODES", 1)
+    monkeypatch.setattr(allocation, name, value)
     division: Division = divide(question)
     assert check_feasible(question, dict(division.chosen)) == pytest.approx(division.gain)
     assert division.gain <= exact.gain + 1e-6
     assert division.bound >= exact.gain - 1e-6
     assert division.without == {}
+    if name == "MILP_SECONDS":
+        assert division.bound > division.gain, "nothing found: everything stays as it is"
+
+
+def test_the_only_job_pays_by_milp_what_it_pays_by_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = [Choice("a", 0, {}, 0.0, 0.0), Choice("a", 1, {"n": 1}, 1.0, 1.0)]
+    monkeypatch.setattr(allocation, "MOST_WORK", 0)
+    assert divide(Question({"n": 1}, {"a": own})).without == {"a": {}}

@@ -128,6 +128,20 @@ def test_reasons_of_waiting() -> None:
     assert empty.awards["w"].reason == "waits: no 2 devices free for you now"
 
 
+def test_a_shrink_or_a_move_that_nobody_gains_from_is_explained() -> None:
+    """Its bid says now that less is faster; and a device somebody insists on moves its holder."""
+    slower = job("a", bid({1: 50, 2: 90}, restart=1, running_on=2), 1, at_stake=("n/0", "n/1"))
+    award = rule(THEMIS, market([slower], 2)).awards["a"]
+    assert len(award.devices) == 1
+    assert award.reason.startswith("shrinks to 1 of 2: what is left")
+    settled = job("a", bid({1: 500}, restart=1), 1, at_stake=("n/0",))
+    picky = job("p", bid({1: 500}), 2, wanted_devices=("n/0",))
+    ruling = rule(THEMIS, market([settled, picky], 2))
+    assert ruling.awards["p"].devices == ("n/0",)
+    assert ruling.awards["a"].devices == ("n/1",)
+    assert "other ones than before" in ruling.awards["a"].reason
+
+
 def test_the_unconsidered_are_told_so() -> None:
     old = [job(f"o{i:02}", bid({1: 1000}), i, age_seconds=5000, fraction_done=0.5) for i in range(10)]
     ruling = rule(THEMIS, market([*old, job("new", bid({1: 1000}), 99, share=0.3)], 10))
