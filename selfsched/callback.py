@@ -25,9 +25,10 @@ from selfsched.measure.fit_facts import fit_started
 from selfsched.measure.fit_meter import FitMeter
 from selfsched.measure.hardware import hardware_name, visible_devices
 from selfsched.measure.progress_bar import finish_words, show_in, tell_position
+from selfsched.protocol import Forecast
 
 LOG_PREFIX = "selfsched/"
-BAR_EVERY_SECONDS = 1.0
+FORECAST_EVERY_SECONDS = 2.0
 
 
 class MeasuringStopped(UserWarning):
@@ -79,7 +80,8 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         self._setup_at = 0.0
         self._first_batch = True
         self._log_every = 0
-        self._bar_words: tuple[float, str | None] = (0.0, None)
+        self._made: tuple[float, Forecast | None] = (0.0, None)
+        self._worded: tuple[Forecast | None, str | None] = (None, None)
         self._undo: list[Callable[[], None]] = []
         self.segment = SegmentSpec.from_environment()
         if self.segment is not None:
@@ -131,16 +133,20 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
             self._guarded(self._meter.batch_started)
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
-        if self._meter is not None:
-            self._guarded(self._meter.backward_started)
+        if (meter := self._meter) is not None:
+            meter.stopwatch.backward_started()
+            if meter.marks is not None:
+                self._guarded(meter.marks.mark)
 
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
-        if self._meter is not None:
-            self._guarded(self._meter.backward_ended)
+        if (meter := self._meter) is not None:
+            meter.stopwatch.backward_ended()
+            if meter.marks is not None:
+                self._guarded(meter.marks.mark)
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         if self._meter is not None:
-            self._guarded(self._meter.optimiser_started)
+            self._meter.stopwatch.optimiser_started()
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -197,7 +203,7 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
             trainer, module, facts=facts, samples=samples, send=self._take,
             saved_elsewhere=launched.spec.run_directory if launched else None,
         )  # fmt: skip
-        self._first_batch, self._bar_words = True, (0.0, None)
+        self._first_batch, self._made = True, (0.0, None)
         self._log_every = int(trainer.log_every_n_steps) if self._log and trainer.loggers else 0
         if self._progress_bar:
             self._undo.append(show_in(trainer.progress_bar_callback, self._words))
@@ -245,13 +251,13 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
             "devices": float(trainer.world_size),
             "fraction_done": progress.fraction_done,
         }
-        timing = self._meter.newest
-        if timing is not None:
-            scalars["step_seconds"] = timing.cycle_seconds or timing.seconds
-            scalars["data_seconds"] = timing.data_seconds
+        times = self._meter.newest
+        if times is not None:
+            scalars["step_seconds"] = times.cycle_seconds or times.seconds
+            scalars["data_seconds"] = times.data_seconds
             if self._meter.communication_seconds is not None:
                 scalars["communication_seconds"] = self._meter.communication_seconds
-        forecast = self.model.forecast(self.model.devices, now)
+        forecast = self._forecast(now)
         if forecast is not None:
             for quantile in ("p10", "p50", "p90"):
                 scalars[f"remaining_seconds_{quantile}"] = getattr(forecast, f"{quantile}_seconds")
@@ -260,15 +266,21 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
             # Lightning's own rows carry the steps done before this one.
             logger.log_metrics(named, step=step - 1)
 
-    def _words(self) -> str | None:
-        """The finish for the bar, made anew at most once a second."""
-        now = boottime()
-        made_at, words = self._bar_words
-        if self.model is not None and now - made_at >= BAR_EVERY_SECONDS:
+    def _forecast(self, now: float) -> Forecast | None:
+        """The forecast on these devices, made anew at most every two seconds."""
+        made_at, forecast = self._made
+        if self.model is not None and now - made_at >= FORECAST_EVERY_SECONDS:
             forecast = self.model.forecast(self.model.devices, now) if self.model.devices else None
+            self._made = (now, forecast)
+        return forecast
+
+    def _words(self) -> str | None:
+        """The finish for the bar."""
+        forecast = self._forecast(boottime())
+        if forecast is not self._worded[0]:
             words = finish_words(forecast, time.time()) if forecast is not None else None
-            self._bar_words = (now, words)
-        return words
+            self._worded = (forecast, words)
+        return self._worded[1]
 
     def _finish(self, trainer: Any) -> None:
         assert self.model is not None

@@ -26,11 +26,10 @@ same memory. Everything can be written to plain JSON and read back.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
-
-import numpy as np
 
 from selfsched.protocol import Moments
 
@@ -264,7 +263,7 @@ class Series:
         if self.sketch.count:
             return self.sketch.quantile(fraction)
         seen = self._raw or ([self.warm_up.mean] if self.warm_up.count else [])
-        return float(np.quantile(seen, fraction)) if seen else None
+        return sorted(seen)[min(len(seen) - 1, int(fraction * len(seen)))] if seen else None
 
     def part_means(self) -> dict[str, float]:
         """Mean seconds of each measured part."""
@@ -273,18 +272,24 @@ class Series:
     # --- inside ----------------------------------------------------------------------
 
     def _steady_level(self) -> Level:
-        steps, means = self._block_arrays()
-        drifted = _has_drifted(steps, means)
-        ages = np.cumsum(steps[::-1])[::-1] - steps
-        half_life = (0.1 if drifted else 0.5) * float(steps.sum())
-        weights = steps * np.exp2(-ages / half_life)
-        mean = float(np.average(means, weights=weights))
-        effective = float(weights.sum() ** 2 / (weights**2).sum())
-        relative = (means / mean - 1.0) ** 2
-        scatter = math.sqrt(float(np.average(relative, weights=weights)))
+        # Plain Python: for some sixty blocks it is several times faster than numpy's calls.
+        blocks = self._whole_blocks()
+        means = [mean for _, mean in blocks]
+        total = sum(steps for steps, _ in blocks)
+        drifted = _has_drifted(means)
+        half_life = (0.1 if drifted else 0.5) * total
+        weights, age = [], 0
+        for steps, _ in reversed(blocks):
+            weights.append(steps * 2.0 ** (-age / half_life))
+            age += steps
+        weights.reverse()
+        weight = math.fsum(weights)
+        mean = math.fsum(w * x for w, x in zip(weights, means, strict=True)) / weight
+        effective = weight**2 / math.fsum(w * w for w in weights)
+        relative = math.fsum(w * (x / mean - 1.0) ** 2 for w, x in zip(weights, means, strict=True))
+        scatter = math.sqrt(relative / weight)
         deviation = math.sqrt(self.cycles.variance or 0.0) / max(self.cycles.mean, SHORTEST_SECONDS)
-        independent = deviation**2 * len(steps) / float(steps.sum())
-        beyond = math.sqrt(max(0.0, scatter**2 - independent))
+        beyond = math.sqrt(max(0.0, scatter**2 - deviation**2 * len(blocks) / total))
         few = (0.5 * PRIOR_STEP_SIGMA) ** 2 / self.steady  # what few blocks may not have shown
         sigma = math.sqrt(scatter**2 / max(1.0, effective - 1.0) + few)
         return Level(
@@ -298,7 +303,7 @@ class Series:
 
     def _early_level(self) -> Level | None:
         if self._raw:
-            seconds = float(np.median(self._raw))
+            seconds = statistics.median(self._raw)
             sigma = PRIOR_STEP_SIGMA / math.sqrt(len(self._raw)) + 0.1
         elif self.warm_up.count:
             # Warm-up steps are slower than what comes: by a factor nobody knows.
@@ -335,7 +340,7 @@ class Series:
 
     def _sort_raw(self) -> None:
         raw, self._raw = self._raw, []
-        usual = float(np.median(raw))
+        usual = statistics.median(raw)
         limit = max(INTERRUPTION_FACTOR * usual, usual + INTERRUPTION_SECONDS)
         for seconds in raw:
             if seconds > limit:
@@ -362,13 +367,11 @@ class Series:
         self.blocks = [(a + b, (a * x + b * y) / (a + b)) for (a, x), (b, y) in pairs]
         self.block_steps *= 2
 
-    def _block_arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        blocks = list(self.blocks)
+    def _whole_blocks(self) -> list[tuple[int, float]]:
         steps, total = self._open
-        if steps >= max(1, self.block_steps // 2) or not blocks:
-            blocks.append((steps, total / steps))
-        array = np.asarray(blocks, dtype=float)
-        return array[:, 0], array[:, 1]
+        if steps and (steps >= self.block_steps // 2 or not self.blocks):
+            return [*self.blocks, (steps, total / steps)]
+        return self.blocks
 
     def _habit_seconds(self) -> float:
         if self.interruptions < HABIT:
@@ -419,17 +422,19 @@ class Series:
         )
 
 
-def _has_drifted(steps: np.ndarray, means: np.ndarray) -> bool:
+def _has_drifted(means: Sequence[float]) -> bool:
     """Whether the newest blocks lie off the older ones by more than chance and 5 %."""
     recent = max(3, len(means) // 6)
     if len(means) < 3 * recent:
         return False
-    old, new = np.log(means[:-recent]), np.log(means[-recent:])
-    difference = abs(float(np.median(new) - np.median(old)))
-    spread = max(_spread(old), _spread(new))
+    logs = [math.log(mean) for mean in means]
+    old, new = logs[:-recent], logs[-recent:]
+    middle_old, middle_new = statistics.median(old), statistics.median(new)
+    difference = abs(middle_new - middle_old)
+    spread = max(_spread(old, middle_old), _spread(new, middle_new))
     return difference > 0.05 and difference > 4.0 * spread / math.sqrt(recent)
 
 
-def _spread(values: np.ndarray) -> float:
+def _spread(values: Sequence[float], middle: float) -> float:
     """Robust standard deviation: 1.4826 times the median absolute deviation."""
-    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
+    return 1.4826 * statistics.median(abs(value - middle) for value in values)

@@ -11,17 +11,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from selfsched.core.events import Event, FitStarted, Progressed, StepsTimed, StepTiming
+from selfsched.core.events import Event, FitStarted, Progressed, StepsTimed
 from selfsched.elastic.segment import boottime
 from selfsched.measure.communication import CommunicationMeter
 from selfsched.measure.device_marks import DeviceMarks
 from selfsched.measure.fit_facts import samples_in
 from selfsched.measure.lightning_names import unwatch_fetching, watch_fetching
 from selfsched.measure.metrics import MetricsReader
-from selfsched.measure.stopwatch import Stopwatch
+from selfsched.measure.stopwatch import StepTimes, Stopwatch
 
 SEND_EVERY_SECONDS = 0.5
-MAX_BATCHED_TIMINGS = 1024
+MAX_BATCHED_STEPS = 1024
 """Steps of less than half a millisecond: the rest of a batch is counted, not told."""
 
 
@@ -34,7 +34,8 @@ class FitMeter:
         facts: of this fit.
         samples: seen in this fit before, over all ranks.
         send: takes the events.
-        saved_elsewhere: checkpoints below this directory are reported by who writes them.
+        saved_elsewhere: checkpoints below this directory are reported by who writes them;
+            None: no launcher, and nobody who reads the metrics.
     """
 
     def __init__(
@@ -51,19 +52,21 @@ class FitMeter:
         self._facts = facts
         self._send = send
         self._saved_elsewhere = saved_elsewhere
+        self._tells_metrics = saved_elsewhere is not None
         self._clock = time.perf_counter  # stands still in suspend
-        self._stopwatch = Stopwatch(self._clock, step=facts.step)
+        self.stopwatch = Stopwatch(self._clock, step=facts.step)
+        """For the hooks that only read the clock: each layer of calls would cost as much again."""
         self._world = int(trainer.world_size)
         self._communication = CommunicationMeter(trainer.strategy.model, self._world)
-        self._marks = _device_marks(module)
+        self.marks = _device_marks(module)
         self._metrics = MetricsReader()
-        self._timings: list[StepTiming] = []
+        self._steps: list[StepTimes] = []
         self._dropped = 0
         self._next_send = self._clock() + SEND_EVERY_SECONDS
         self._peak_bytes = _peak_bytes_reader(module)
         self._undo: list[Callable[[], None]] = []
         self.samples = samples
-        self.newest: StepTiming | None = None
+        self.newest: StepTimes | None = None
         """The last optimiser step."""
         self.communication_seconds: float | None = None
         """Exposed communication of a step, newest reading."""
@@ -72,57 +75,42 @@ class FitMeter:
     # --- hooks -----------------------------------------------------------------------
 
     def epoch_started(self) -> None:
-        self._stopwatch.epoch_started()
+        self.stopwatch.epoch_started()
 
     def batch_started(self) -> None:
-        gap = self._stopwatch.batch_started()
+        gap = self.stopwatch.batch_started()
         if gap is not None:
             self._send(gap)
-        if self._marks is not None:
-            self._marks.step_started()
-
-    def backward_started(self) -> None:
-        self._stopwatch.backward_started()
-        if self._marks is not None:
-            self._marks.mark()
-
-    def backward_ended(self) -> None:
-        self._stopwatch.backward_ended()
-        if self._marks is not None:
-            self._marks.mark()
-
-    def optimiser_started(self) -> None:
-        self._stopwatch.optimiser_started()
+        if self.marks is not None:
+            self.marks.step_started()
 
     def batch_ended(self, batch: Any) -> int | None:
         """A batch is done; the global step when an optimiser step ended with it."""
         samples = samples_in(batch)
         self.samples += samples * self._world
-        timing = self._stopwatch.batch_ended(self._trainer.global_step, samples)
-        if self._marks is not None:
-            self._marks.step_ended()
-        if timing is None:
+        times = self.stopwatch.batch_ended(self._trainer.global_step, samples)
+        if self.marks is not None:
+            self.marks.step_ended()
+        if times is None:
             return None
-        if timing.communication_seconds is not None and not self._communication.exchanges:
-            timing = timing.model_copy(update={"communication_seconds": None})
-        self.newest = timing
-        if len(self._timings) < MAX_BATCHED_TIMINGS:
-            self._timings.append(timing)
+        self.newest = times
+        if len(self._steps) < MAX_BATCHED_STEPS:
+            self._steps.append(times)
         else:
             self._dropped += 1
         if self._clock() >= self._next_send:
-            self.flush(self._trainer.callback_metrics)
-        return timing.step
+            self.flush(self._trainer.callback_metrics if self._tells_metrics else {})
+        return times.step
 
     def epoch_ended(self) -> None:
         """Between the last batch of an epoch and the first of the next."""
         self.flush({}, epoch=int(self._trainer.current_epoch) + 1)
 
     def stretch_started(self) -> None:
-        self._stopwatch.stretch_started()
+        self.stopwatch.stretch_started()
 
     def validation_ended(self) -> None:
-        stretch = self._stopwatch.stretch_ended("validation")
+        stretch = self.stopwatch.stretch_ended("validation")
         if stretch is not None:
             self._send(stretch)
 
@@ -134,10 +122,10 @@ class FitMeter:
             epoch: epochs done, when one has just ended.
         """
         self._next_send = self._clock() + SEND_EVERY_SECONDS
-        if self._timings:
-            self._timings[-1] = self._with_sampled_parts(self._timings[-1])
-            self._send(StepsTimed(timings=tuple(self._timings), dropped=self._dropped))
-            self._timings, self._dropped = [], 0
+        if self._steps:
+            timings = [step._asdict() for step in self._sampled_steps()]
+            self._send(StepsTimed.model_validate({"timings": timings, "dropped": self._dropped}))
+            self._steps, self._dropped = [], 0
         self._send(
             Progressed(
                 fit=self._facts.fit,
@@ -157,26 +145,32 @@ class FitMeter:
 
     # --- inside ----------------------------------------------------------------------
 
-    def _with_sampled_parts(self, timing: StepTiming) -> StepTiming:
+    def _sampled_steps(self) -> list[StepTimes]:
+        """The gathered steps; the last one carries what is only sampled."""
+        steps = self._steps
+        if not self._communication.exchanges:  # passes differ, but not by an exchange
+            steps = [step._replace(communication_seconds=None) for step in steps]
+        last = steps[-1]
         parts: dict[str, Any] = {}
         communication = self._communication.read_seconds()
         if communication is not None:
             parts["communication_seconds"] = communication
-        self.communication_seconds = communication or timing.communication_seconds
-        marked = self._marks.read() if self._marks is not None else None
+        marked = self.marks.read() if self.marks is not None else None
         if marked is not None:
             parts |= {f"{name}_seconds": seconds for name, seconds in marked.items()}
-        return timing.model_copy(update=parts)
+        last = last._replace(**parts)
+        self.communication_seconds = last.communication_seconds
+        return [*steps[:-1], last]
 
     def _watch(self) -> None:
         trainer = self._trainer
-        if watch_fetching(trainer, self._stopwatch.fetch_started, self._stopwatch.fetch_ended):
+        if watch_fetching(trainer, self.stopwatch.fetch_started, self.stopwatch.fetch_ended):
             self._undo.append(lambda: unwatch_fetching(trainer))
         save = trainer.save_checkpoint
         own = "save_checkpoint" in vars(trainer)
 
         def timed_save(filepath: Any, *arguments: Any, **named: Any) -> None:
-            self._stopwatch.stretch_started()
+            self.stopwatch.stretch_started()
             try:
                 save(filepath, *arguments, **named)
             finally:
@@ -192,7 +186,7 @@ class FitMeter:
         self._undo.append(put_back)
 
     def _saved(self, filepath: Any) -> None:
-        stretch = self._stopwatch.stretch_ended("checkpoint_save", size_bytes=_file_bytes(filepath))
+        stretch = self.stopwatch.stretch_ended("checkpoint_save", size_bytes=_file_bytes(filepath))
         elsewhere = self._saved_elsewhere
         if stretch is not None and not (elsewhere and Path(filepath).is_relative_to(elsewhere)):
             self._send(stretch)

@@ -14,9 +14,9 @@ and reported as stretches.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from selfsched.core.events import StepTiming, StretchTimed
+from selfsched.core.events import StretchTimed
 
 ALWAYS_WARM_UP_STEPS = 3
 """Allocation, the rebuilding of DDP's buckets after the first step, kernel choice."""
@@ -25,6 +25,22 @@ WARM_UP_SECONDS = 5.0
 """Later steps are warm-up only while the segment is this young: long steps settle sooner."""
 
 Stretch = Literal["validation", "checkpoint_save"]
+
+
+class StepTimes(NamedTuple):
+    """A `StepTiming` in the making: a tuple costs a step nothing, a validated message would."""
+
+    step: int
+    seconds: float
+    data_seconds: float
+    cycle_seconds: float | None
+    forward_seconds: float | None
+    backward_seconds: float | None
+    optimiser_seconds: float | None
+    communication_seconds: float | None
+    local_samples: int
+    passes: int
+    warm_up: bool
 
 
 class Stopwatch:
@@ -98,7 +114,7 @@ class Stopwatch:
         self._mark = self._clock()
         self._optimiser = -self._mark
 
-    def batch_ended(self, step: int, samples: int) -> StepTiming | None:
+    def batch_ended(self, step: int, samples: int) -> StepTimes | None:
         """A batch is done.
 
         Args:
@@ -106,7 +122,7 @@ class Stopwatch:
             samples: in this batch, on this rank.
 
         Returns:
-            The timing of the optimiser step that ended with this batch; None while
+            The times of the optimiser step that ended with this batch; None while
             gradients accumulate.
         """
         now = self._clock()
@@ -116,11 +132,11 @@ class Stopwatch:
             self._seconds += now - self._at
         if step <= self._step:
             return None
-        timing = self._timing(step, now)
+        times = self._times(step, now)
         self._step, self._last_end, self._taken_out = step, now, 0.0
         self._counted += 1
         self._forget_step()
-        return timing
+        return times
 
     def stretch_started(self) -> None:
         """Something that is no step begins; stretches may lie within each other."""
@@ -137,14 +153,14 @@ class Stopwatch:
 
     # --- inside ----------------------------------------------------------------------
 
-    def _timing(self, step: int, now: float) -> StepTiming:
+    def _times(self, step: int, now: float) -> StepTimes:
         cycle = None
         if self._last_end is not None:
             cycle = max(0.0, now - self._last_end - self._taken_out)
         seconds = max(0.0, self._seconds)
         if cycle is not None:
             seconds = min(seconds, cycle)
-        return StepTiming(
+        return StepTimes(
             step=step,
             seconds=seconds,
             data_seconds=max(0.0, self._data),
