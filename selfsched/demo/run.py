@@ -21,6 +21,7 @@ from selfsched.demo import evidence
 from selfsched.demo.account import Account, Evidence, account_for, story_of
 from selfsched.demo.broker import TERM_SECONDS, DemoBroker, start_broker
 from selfsched.demo.processes import Child, Processes
+from selfsched.demo.report import write_report
 from selfsched.demo.result import DemoStory
 from selfsched.demo.telling import account_in_words
 from selfsched.demo.watch import Watch
@@ -70,20 +71,25 @@ def run_demo(report: Path, *, quick: bool, as_json: bool) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     say = _speaker(as_json)
     state = Path(tempfile.mkdtemp(prefix="selfsched-demo-"))
+    keep = False
     try:
         story = _Demo(state, QUICK if quick else FULL, say).run()
-    except DemoFailed as error:
-        raise DemoFailed(f"{error}\nAll logs are in {state}") from None
-    from selfsched.demo.report import write_report
-
+        keep = not all_well(story)
+    except SelfschedError as error:
+        keep = True
+        raise DemoFailed(f"{error}\nAll logs are in {state}") from error
+    finally:
+        if not keep:
+            shutil.rmtree(state)
     path = write_report(story, report)
     for text in account_in_words(story):
         say(text)
     say(f"Report: {path.absolute()}")
+    if keep:
+        say(f"All logs are in {state}")
     if as_json:
         print_json(story.result.model_dump(mode="json"))
-    shutil.rmtree(state)
-    return EXIT_FINE if all_well(story) else EXIT_FAILED
+    return EXIT_FAILED if keep else EXIT_FINE
 
 
 def check_machine() -> None:
