@@ -7,6 +7,7 @@ Pickled by cloudpickle, so that classes and functions of a notebook's or script'
 from __future__ import annotations
 
 import io
+import linecache
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ import cloudpickle
 from selfsched.errors import Refused
 
 _DEEPEST = 8
+_MOST_CELLS = 200
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,24 @@ class Payload:
     val_dataloaders: Any = None
     ckpt_path: str | None = None
     trainer_arguments: Mapping[str, Any] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Text of a notebook's cells by their file name, so that tracebacks can show their lines."""
+
+
+def cell_sources() -> dict[str, str]:
+    """The cells of this kernel that IPython knows by name, newest first up to a bound."""
+    found: dict[str, str] = {}
+    for name, entry in reversed(list(linecache.cache.items())):
+        if len(entry) == 4 and "ipykernel_" in name and len(found) < _MOST_CELLS:
+            found[name] = "".join(entry[2])
+    return found
+
+
+def know_sources(sources: Mapping[str, str]) -> None:
+    """Let this process's tracebacks show lines of another process's cells."""
+    for name, text in sources.items():
+        # No modification time: entries without one are never looked for on disk.
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
 
 
 def write_payload(payload: Payload, path: Path) -> None:

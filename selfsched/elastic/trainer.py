@@ -18,7 +18,7 @@ from selfsched import settings
 from selfsched.elastic.attach import AttachedRun
 from selfsched.elastic.fit_end import raise_as_ended
 from selfsched.elastic.job import JobDescription
-from selfsched.elastic.payload import Payload, write_payload
+from selfsched.elastic.payload import Payload, cell_sources, write_payload
 from selfsched.elastic.program import Package, installed_package
 from selfsched.elastic.run import check_devices
 from selfsched.elastic.run_directory import RunDirectory, RunOutcome, open_run, reopen_run
@@ -122,7 +122,7 @@ class Trainer:
         if not _has_own_bar(arguments):
             arguments["enable_progress_bar"] = False  # one bar over all segments, drawn here
         path = None if ckpt_path is None else str(ckpt_path)
-        payload = Payload(model, datamodule, train_dataloaders, val_dataloaders, path, arguments)
+        payload = Payload(model, datamodule, train_dataloaders, val_dataloaders, path, arguments, cell_sources())
         outcome = self._run(payload)
         self._take_over(outcome)
         raise_as_ended(outcome, self._run_directory.path)

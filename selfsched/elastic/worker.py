@@ -77,7 +77,7 @@ def _run_payload() -> None:
     from selfsched.callback import SelfScheduler
     from selfsched.elastic import hooks
     from selfsched.elastic.job import JobDescription
-    from selfsched.elastic.payload import read_payload
+    from selfsched.elastic.payload import know_sources, read_payload
     from selfsched.elastic.results import write_result
     from selfsched.elastic.run_directory import RunDirectory
 
@@ -91,6 +91,7 @@ def _run_payload() -> None:
     package = importlib.import_module(job.package)
     hooks.install(spec)  # a callback that travelled here was not constructed here
     payload = read_payload(directory.payload)
+    know_sources(payload.sources)
     arguments = dict(payload.trainer_arguments)
     callbacks = list(arguments.pop("callbacks", None) or [])
     ours = [callback for callback in callbacks if isinstance(callback, SelfScheduler)]
