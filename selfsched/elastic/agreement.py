@@ -113,16 +113,23 @@ class Agreement:
         if self._ranks.alone:
             return wish
         started = time.perf_counter()
-        proposal = self._proposed_stride(step_seconds) if self._ranks.rank == 0 else 0
+        proposal = stride_for(self._cost_seconds, step_seconds) if self._ranks.rank == 0 else 0
         leave, save, stride = self._ranks.maximum([int(wish.leave), int(wish.save), proposal])
         # The smallest is its cost; the rest is waiting for the others, which the step does anyway.
         self._cost_seconds = min(time.perf_counter() - started, self._cost_seconds or math.inf)
         self._stride = max(1, stride)
         return Wish(Reason(leave), bool(save))
 
-    def _proposed_stride(self, step_seconds: float | None) -> int:
-        if not step_seconds or self._cost_seconds is None:
-            return 1
-        cheap = math.ceil(self._cost_seconds / (_SHARE_OF_STEP * step_seconds))
-        soon = max(1, int(_LONGEST_STRIDE_SECONDS / step_seconds))
-        return max(1, min(cheap, soon))
+
+def stride_for(cost_seconds: float | None, step_seconds: float | None) -> int:
+    """Steps between two exchanges: a thousandth of the time at most, two seconds apart at most.
+
+    Args:
+        cost_seconds: Of one exchange; None: not measured yet.
+        step_seconds: Of one step; None: not measured yet.
+    """
+    if not step_seconds or cost_seconds is None:
+        return 1
+    cheap = math.ceil(cost_seconds / (_SHARE_OF_STEP * step_seconds) - 1e-9)
+    soon = max(1, round(_LONGEST_STRIDE_SECONDS / step_seconds))
+    return max(1, min(cheap, soon))

@@ -333,3 +333,28 @@ def test_the_same_trainer_may_fit_twice(tmp_path: Path) -> None:
                     assert left.code == 75 and at is not None  # noqa: PT018, PT017
     assert results[0][0] == results[1][0] == 16
     assert torch.equal(results[0][1], results[1][1])
+
+
+def test_a_wish_to_stop_survives_the_cut(tmp_path: Path) -> None:
+    def stop(trainer: Any) -> None:
+        trainer.should_stop = True
+
+    play_tiny(tmp_path, acts={2: stop}, spec={"cut_at": (1, 4)}, min_epochs=2, max_epochs=5)
+    last = play_tiny(tmp_path, 1, min_epochs=2, max_epochs=5)
+    assert last.trainer.global_step == 16
+
+
+def test_a_save_that_waits_for_a_validation_survives_the_cut(tmp_path: Path) -> None:
+    kept = []
+    for name, steps in (("whole", []), ("cut", [5])):
+
+        kept_in = tmp_path / name / "kept"
+
+        def keeper(kept_in: Path = kept_in) -> list[Any]:
+            every_third = {"every_n_train_steps": 3, "save_on_train_epoch_end": False}
+            return [pl.callbacks.ModelCheckpoint(kept_in, monitor="val_loss", **every_third)]
+
+        options: dict[str, Any] = {"callbacks": keeper, "enable_checkpointing": True, "max_epochs": 1}
+        cut(tmp_path / name, steps, validation=loader(4, shuffle=False), **options)
+        kept.append(sorted(path.name for path in kept_in.iterdir()))
+    assert kept[0] == kept[1] == ["epoch=0-step=8.ckpt"]
