@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +39,9 @@ MILP_SECONDS = 5.0
 MILP_NODES = 200_000
 # HiGHS stops within 1e-6 of its objective; gains differ by tie-breakers far below that.
 _SCALE = 1e4
-# Solving again without each winner is only done while it stays this small.
-MOST_RESOLVED = 2_000
+# Winners x choices: solving again without each winner takes a second or two at this size; above
+# it payments are left out rather than everybody's decision held up.
+MOST_RESOLVED = 20_000
 
 Floats = NDArray[np.float64]
 
@@ -89,8 +91,12 @@ class Division:
     method: str = "counts"
 
 
-def divide(question: Question) -> Division:
+def divide(question: Question, *, method: Literal["counts", "milp"] | None = None) -> Division:
     """Find the best division, exactly where the size allows it.
+
+    Args:
+        question: what is divided.
+        method: None: by counts where that is possible, else by MILP.
 
     Returns:
         The division; `bound - gain` is the proved gap (0 by dynamic programming).
@@ -99,7 +105,7 @@ def divide(question: Question) -> Division:
         return Division({}, 0.0, 0.0)
     if not question.seats:
         question = Question({"": 0}, question.choices, question.limits)
-    if _fits_counts(question):
+    if method == "counts" or (method is None and _fits_counts(question)):
         return _by_counts(question)
     return _by_milp(question)
 
@@ -194,17 +200,18 @@ def _without(
 
 
 def _by_milp(question: Question) -> Division:
-    chosen, gain, bound = _solve_milp(question)
+    chosen, gain, bound = solve_milp(question)
     without = {}
     winners = [job for job in sorted(chosen) if chosen[job].taken]
     if len(winners) * sum(len(choices) for choices in question.choices.values()) <= MOST_RESOLVED:
         for winner in winners:
             others = {job: choices for job, choices in question.choices.items() if job != winner}
-            without[winner] = _solve_milp(Question(question.seats, others, question.limits))[0]
+            without[winner] = solve_milp(Question(question.seats, others, question.limits))[0]
     return Division(chosen, gain, bound, without, method="milp")
 
 
-def _solve_milp(question: Question) -> tuple[dict[str, Choice], float, float]:
+def solve_milp(question: Question) -> tuple[dict[str, Choice], float, float]:
+    """The best division without payments: (choice by job, its gain, proved bound)."""
     jobs = sorted(question.choices)
     flat = [choice for job in jobs for choice in question.choices[job]]
     if not flat:

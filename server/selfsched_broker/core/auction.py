@@ -72,7 +72,7 @@ def hold_auction(market: Market) -> Ruling:
     owed = {job: part * market.total_devices for job, part in parts.items()}
     reservation = reserve_seats(market)
     visits, lost = serve_visits(market, owed, reservation)
-    standings = _standings(market, owed, lost)
+    standings = standings_of(market, owed, lost)
     result = _Result()
     for visit in visits.values():
         result.devices[visit.job] = visit.devices
@@ -89,9 +89,16 @@ def hold_auction(market: Market) -> Ruling:
     return _conclude(market, standings, visits, reservation, result)
 
 
-def _standings(
+def standings_of(
     market: Market, owed: Mapping[str, float], lost: Mapping[str, tuple[str, ...]]
 ) -> dict[str, Standing]:
+    """The contenders that can bid, as the auction sees them, by job in order of registration.
+
+    Args:
+        market: the question.
+        owed: each one's share right now, in devices.
+        lost: devices they gave to first visits.
+    """
     ties = rank_ties(market.number, market.contenders)
     standings = {}
     for contender in sorted(market.contenders, key=lambda c: c.number):

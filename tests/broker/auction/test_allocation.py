@@ -68,11 +68,10 @@ def test_counts_find_the_optimum_and_the_optimum_without_each_job(seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_milp_finds_the_same_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_milp_finds_the_same_optimum(seed: int) -> None:
     question = random_question(np.random.default_rng(seed))
     by_counts = divide(question)
-    monkeypatch.setattr(allocation, "MOST_WORK", 0)
-    by_milp = divide(question)
+    by_milp = divide(question, method="milp")
     assert by_milp.method == "milp"
     assert by_milp.gain == pytest.approx(by_counts.gain)
     assert by_milp.bound == pytest.approx(by_milp.gain)
@@ -113,10 +112,9 @@ def test_a_solver_that_runs_out_of_nodes_or_time_tells_its_gap(
         choices[f"j{j}"] = own
     question = Question({"a": 7, "b": 11, "c": 13}, choices)
     exact = divide(question)
-    monkeypatch.setattr(allocation, "MOST_WORK", 0)
     monkeypatch.setattr(allocation, "MOST_RESOLVED", 0)
     monkeypatch.setattr(allocation, name, value)
-    division: Division = divide(question)
+    division: Division = divide(question, method="milp")
     assert check_feasible(question, dict(division.chosen)) == pytest.approx(division.gain)
     assert division.gain <= exact.gain + 1e-6
     assert division.bound >= exact.gain - 1e-6
@@ -125,7 +123,6 @@ def test_a_solver_that_runs_out_of_nodes_or_time_tells_its_gap(
         assert division.bound > division.gain, "nothing found: everything stays as it is"
 
 
-def test_the_only_job_pays_by_milp_what_it_pays_by_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_only_job_pays_by_milp_what_it_pays_by_counts() -> None:
     own = [Choice("a", 0, {}, 0.0, 0.0), Choice("a", 1, {"n": 1}, 1.0, 1.0)]
-    monkeypatch.setattr(allocation, "MOST_WORK", 0)
-    assert divide(Question({"n": 1}, {"a": own})).without == {"a": {}}
+    assert divide(Question({"n": 1}, {"a": own}), method="milp").without == {"a": {}}
