@@ -229,17 +229,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         print(f"  payments       {result.payment_error[0]['max']:8.3%} largest error")
     return 0
-    print(f"auction of {result.gpus} devices among {result.jobs} jobs")
-    print(
-        f"  time          {result.seconds * 1000:8.1f} ms, payments {'in' if result.with_payments else 'out'}"
-    )
-    print(f"  proved gap    {result.proved_gap:8.2%}    peak memory {result.peak_mib:.0f} MiB")
-    if result.small is not None and result.payment_error is not None:
-        print(
-            f"  small markets {result.small.gap_p99:8.4%} worst gap of 99 %, {result.small.instances} instances"
-        )
-        print(f"  payments      {result.payment_error[0]['max']:8.4%} largest error on 64 devices")
-    return 0
 
 
 if __name__ == "__main__":
