@@ -9,10 +9,11 @@ from __future__ import annotations
 import io
 import linecache
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import cloudpickle
@@ -41,7 +42,7 @@ def cell_sources() -> dict[str, str]:
     """The cells of this kernel that IPython knows by name, newest first up to a bound."""
     found: dict[str, str] = {}
     for name, entry in reversed(list(linecache.cache.items())):
-        if len(entry) == 4 and "ipykernel_" in name and len(found) < _MOST_CELLS:
+        if len(entry) == 4 and "ipykernel_" in os.path.dirname(name) and len(found) < _MOST_CELLS:
             found[name] = "".join(entry[2])
     return found
 
@@ -62,7 +63,7 @@ def write_payload(payload: Payload, path: Path) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as file, _detached(payload):
         try:
-            cloudpickle.dump(payload, file)
+            _Pickler(file).dump(payload)
         except Exception as error:
             raise Refused(_explain(payload, error)) from error
 
@@ -74,6 +75,23 @@ def read_payload(path: Path) -> Payload:
     if not isinstance(payload, Payload):
         raise Refused(f"{path} holds a {type(payload).__name__} and no payload")
     return payload
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle's, which forgets where code comes from; tracebacks need to know."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if not isinstance(obj, CodeType):
+            return super().reducer_override(obj)
+        reduce = self.dispatch_table.get(CodeType)
+        if reduce is None:  # another cloudpickle: tracebacks without lines are not worth a failure
+            return NotImplemented
+        make, values = reduce(obj)
+        return _make_code, (make, values, obj.co_filename)
+
+
+def _make_code(make: Callable[..., CodeType], values: tuple[Any, ...], file_name: str) -> CodeType:
+    return make(*values).replace(co_filename=file_name)
 
 
 @contextmanager

@@ -122,7 +122,9 @@ class Trainer:
         if not _has_own_bar(arguments):
             arguments["enable_progress_bar"] = False  # one bar over all segments, drawn here
         path = None if ckpt_path is None else str(ckpt_path)
-        payload = Payload(model, datamodule, train_dataloaders, val_dataloaders, path, arguments, cell_sources())
+        payload = Payload(
+            model, datamodule, train_dataloaders, val_dataloaders, path, arguments, cell_sources()
+        )
         outcome = self._run(payload)
         self._take_over(outcome)
         raise_as_ended(outcome, self._run_directory.path)
