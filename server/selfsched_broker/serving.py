@@ -1,0 +1,239 @@
+"""A broker process: service, HTTP, this machine's own node, and an orderly end.
+
+SIGTERM and SIGINT end it gracefully: waiting polls are answered, requests under way finish, the
+store is closed. Jobs notice nothing but a broker that is away for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from socket import socket
+
+import uvicorn
+
+from selfsched_broker.api.call import Backstage
+from selfsched_broker.api.peer import PeerProtocol
+from selfsched_broker.api.polls import Polls
+from selfsched_broker.app import LOOPBACK_HOSTS, build_app
+from selfsched_broker.core.policies import policy_named
+from selfsched_broker.desk import Desk
+from selfsched_broker.identity import Caller
+from selfsched_broker.listening import READY_FILE, Addresses, Listening, listen, write_ready_file
+from selfsched_broker.own_node import Agent, OwnNode
+from selfsched_broker.service import Rules, Service
+from selfsched_broker.settings import BrokerSettings, is_loopback
+from selfsched_broker.store.opening import store_at
+
+log = logging.getLogger(__name__)
+_WORKERS = 8
+_KEEP_ALIVE_SECONDS = 30
+"""Longer than clients keep idle connections, so that none is used as it is being closed."""
+_GRACE_SECONDS = 5
+_WATCH_SECONDS = 0.2
+
+
+@dataclass
+class Ended:
+    """Why a broker ended."""
+
+    reason: str = ""
+    failed: bool = False
+
+
+@dataclass
+class _Life:
+    """What decides when to end. Shared by the signal handlers and the watch."""
+
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: Ended = field(default_factory=Ended)
+
+    def end(self, reason: str, *, failed: bool = False) -> None:
+        """Begin to end; the first reason counts."""
+        if not self.stop.is_set():
+            self.ended = Ended(reason, failed)
+            self.stop.set()
+
+
+def open_service(settings: BrokerSettings) -> Service:
+    """The service on its store.
+
+    Raises:
+        Refused: there is no such policy.
+        StoreUnusable: the store cannot be used, or another broker has it.
+    """
+    policy = policy_named(settings.policy)
+    store = store_at(settings.store_url, settings.lease)
+    rules = Rules(policy=policy, lease=settings.lease, fairness=settings.fairness)
+    try:
+        return Service(store, rules, failpoint=settings.failpoint)
+    except BaseException:
+        store.close()
+        raise
+
+
+def serve(
+    settings: BrokerSettings, *, agent: Agent | None, ready: Callable[[Addresses], None] = lambda _: None
+) -> Ended:
+    """Serve until told to end. Must run in the main thread.
+
+    Args:
+        settings: as read.
+        agent: speaks for this machine's devices; None: other nodes report theirs.
+        ready: called once it listens.
+
+    Raises:
+        Refused, StoreUnusable: it cannot begin.
+    """
+    service = open_service(settings)
+    try:
+        listening = listen(settings)
+        try:
+            return asyncio.run(_serve(settings, service, listening, agent, ready))
+        finally:
+            listening.close()
+    finally:
+        service.close()
+
+
+async def _serve(
+    settings: BrokerSettings,
+    service: Service,
+    listening: Listening,
+    agent: Agent | None,
+    ready: Callable[[Addresses], None],
+) -> Ended:
+    loop, life = asyncio.get_running_loop(), _Life()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, life.end, signal.Signals(number).name)
+    polls, desk = Polls(loop), Desk(service)
+    service.listen(polls.tell)
+    with ThreadPoolExecutor(_WORKERS, thread_name_prefix="broker-call") as workers:
+        servers = _servers(settings, listening, Backstage.of(desk, polls, workers, _longest_wait(settings)))
+        running = [asyncio.create_task(server.serve(sockets=own)) for server, own in servers]
+        with _node(desk, agent):
+            service.start()
+            await _started([server for server, _ in servers], running)
+            path = settings.ready_file or settings.state_dir / READY_FILE
+            write_ready_file(path, listening.addresses)
+            ready(listening.addresses)
+            try:
+                await _watch(settings, service, life, running)
+            finally:
+                _remove_own(path)
+        polls.close()
+        for server, _ in servers:
+            server.should_exit = True
+        await asyncio.gather(*running)
+        service.unlisten(polls.tell)
+    return life.ended
+
+
+def _longest_wait(settings: BrokerSettings) -> float:
+    return settings.lease.ttl_seconds / 3
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handlers: one process may run two."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _servers(
+    settings: BrokerSettings, listening: Listening, backstage: Backstage
+) -> list[tuple[_Server, list[socket]]]:
+    loopback = is_loopback(settings.host or "127.0.0.1")
+    hosts = settings.allowed_hosts or (LOOPBACK_HOSTS if loopback else frozenset())
+    app = build_app(backstage, hosts=hosts)
+
+    def server(**tls: str) -> _Server:
+        return _Server(
+            uvicorn.Config(
+                app,
+                http=PeerProtocol,
+                ws="none",
+                lifespan="off",
+                loop="asyncio",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=_GRACE_SECONDS,
+                **tls,  # type: ignore[arg-type]  # only ssl_certfile and ssl_keyfile
+            )
+        )
+
+    plain: list[socket] = list(listening.unix)
+    found: list[tuple[_Server, list[socket]]] = [(server(), plain)]
+    if listening.tcp is not None and settings.tls_cert is not None:
+        tls = {"ssl_certfile": str(settings.tls_cert), "ssl_keyfile": str(settings.tls_key)}
+        found.append((server(**tls), [listening.tcp]))
+    elif listening.tcp is not None:
+        plain.append(listening.tcp)
+    return found
+
+
+async def _started(servers: list[_Server], running: list[asyncio.Task[None]]) -> None:
+    while not all(server.started for server in servers):
+        for task in running:
+            if task.done():
+                task.result()
+        await asyncio.sleep(0.01)
+
+
+async def _watch(
+    settings: BrokerSettings, service: Service, life: _Life, running: list[asyncio.Task[None]]
+) -> None:
+    """Until a signal, a takeover, or nobody has needed it for a while."""
+    loop = asyncio.get_running_loop()
+    needed_at = loop.time()
+    while not life.stop.is_set():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_WATCH_SECONDS):
+                await life.stop.wait()
+        if service.fenced:
+            life.end(service.fenced, failed=True)
+        if any(task.done() for task in running):
+            life.end("the HTTP server has ended", failed=True)
+        if settings.idle_exit_seconds is not None:
+            if _is_needed(service):
+                needed_at = loop.time()
+            elif loop.time() - needed_at >= settings.idle_exit_seconds:
+                life.end("no job for a while")
+
+
+def _is_needed(service: Service) -> bool:
+    """Whether there is a live job. A look without the lock: it must not wait for an auction."""
+    return bool(service.books.live_accounts())
+
+
+@contextlib.contextmanager
+def _node(desk: Desk, agent: Agent | None) -> Iterator[None]:
+    if agent is None:
+        yield
+        return
+    caller = Caller(account="broker", node=agent.name)
+    node = OwnNode(agent, lambda report: desk.node_report(caller, agent.name, report))
+    desk.service.listen(node.tell)
+    node.start()
+    try:
+        yield
+    finally:
+        desk.service.unlisten(node.tell)
+        node.stop()
+
+
+def _remove_own(path: Path) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        if f'"pid": {os.getpid()},' in path.read_text():
+            path.unlink()

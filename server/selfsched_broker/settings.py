@@ -1,0 +1,315 @@
+"""Settings of the broker: argument > `SELFSCHED_BROKER_*` > config file (TOML) > default.
+
+`SETTINGS` is the one table; `load` reads everything once into a frozen `BrokerSettings`. A name
+that starts with `SELFSCHED_BROKER_` and is not in the table is an error: a misspelt setting
+would otherwise be silent.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from selfsched.errors import InvalidSettings
+from selfsched_broker.core.leases import LeaseOptions
+from selfsched_broker.core.market import FairnessOptions
+from selfsched_broker.core.policies import DEFAULT_POLICY
+from selfsched_broker.failpoint import VARIABLE as FAILPOINT_VARIABLE
+from selfsched_broker.failpoint import Failpoint
+
+PREFIX = "SELFSCHED_BROKER_"
+DEFAULT_PORT = 8470
+DEFAULT_STATE_DIR = Path("/var/lib/selfsched")
+SYSTEM_CONFIG = Path("/etc/selfsched/broker.toml")
+_MOST_SECONDS = 31_536_000.0
+_LEASE_NAMES = (
+    "report_seconds", "ttl_seconds", "grace_seconds", "restart_window_seconds", "term_seconds",
+    "min_auction_seconds", "max_notice_seconds", "idle_warned_seconds", "idle_lost_seconds",
+    "max_stated_seconds", "silent_job_seconds", "node_silent_seconds",
+)  # fmt: skip
+_FAIRNESS_NAMES = (
+    "fairness_knob", "move_gain", "repay_factor", "repay_min_seconds", "unknown_end_seconds",
+    "visit_steps", "visit_seconds",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerSettings:
+    """What was set, once and for all."""
+
+    state_dir: Path = DEFAULT_STATE_DIR
+    store: str = ""
+    """URL of the store; empty: SQLite in the state directory."""
+    host: str | None = None
+    port: int | None = None
+    """None for both and a socket: no TCP at all."""
+    socket: Path | None = None
+    allowed_hosts: frozenset[str] = frozenset()
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_in_front: bool = False
+    """Somebody else terminates TLS in front of a non-loopback address."""
+    slots: int | None = None
+    """CPU slots of this machine; None: what it has."""
+    agent: bool = True
+    """This machine's own devices are offered."""
+    lock_dir: Path | None = None
+    policy: str = DEFAULT_POLICY
+    ready_file: Path | None = None
+    idle_exit_seconds: float | None = None
+    lease: LeaseOptions = field(default_factory=LeaseOptions)
+    fairness: FairnessOptions = field(default_factory=FairnessOptions)
+    failpoint: Failpoint = field(default_factory=Failpoint)
+
+    @property
+    def store_url(self) -> str:
+        """Where the books are kept."""
+        return self.store or f"sqlite:///{self.state_dir.absolute()}/books.sqlite"
+
+    @property
+    def listens_on_tcp(self) -> bool:
+        """Whether there is a TCP port at all."""
+        return self.host is not None or self.port is not None or self.socket is None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table."""
+
+    name: str
+    parse: Callable[[str], Any]
+    kind: str
+    default: str
+    meaning: str
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return PREFIX + self.name.upper()
+
+
+def _path(text: str) -> Path:
+    if not text or "\0" in text:
+        raise InvalidSettings("is no path")
+    return Path(text).expanduser()
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text[:8]) > 65_535:
+        raise InvalidSettings("must be a port from 0 to 65535 (0: any that is free)")
+    return int(text)
+
+
+def _slots(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:8]) <= 1024:
+        raise InvalidSettings("must be a number of slots from 1 to 1024")
+    return int(text)
+
+
+def _flag(text: str) -> bool:
+    known = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    if text.lower() not in known:
+        raise InvalidSettings("must be 1 or 0")
+    return known[text.lower()]
+
+
+def _hosts(text: str) -> frozenset[str]:
+    return frozenset(name.strip().lower() for name in text.split(",") if name.strip())
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            raise InvalidSettings("must be a number") from None
+        if not low <= number <= high:
+            raise InvalidSettings(f"must lie between {low:g} and {high:g}")
+        return number
+
+    return parse
+
+
+def _options(kind: type, names: tuple[str, ...]) -> tuple[Setting, ...]:
+    """Rows for fields of the core's options, with their defaults from there."""
+    bounds = {"fairness_knob": (0.0, 1.0), "move_gain": (1.0, 100.0), "repay_factor": (0.0, 1000.0)}
+    rows = []
+    for found in fields(kind):
+        if found.name in names:
+            low, high = bounds.get(found.name, (0.05, _MOST_SECONDS))
+            words = found.name.replace("_", " ")
+            rows.append(Setting(found.name, _number(low, high), "number", f"`{found.default:g}`", words))
+    return tuple(rows)
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "state_dir", _path, "path", f"`{DEFAULT_STATE_DIR}`", "Directory of the books, mode 0700."
+    ),
+    Setting("store", str, "URL", "SQLite in the state directory", "Where the books are kept."),
+    Setting("host", str, "address", "`127.0.0.1`", "Address to listen on."),
+    Setting("port", _port, "0 to 65535", f"`{DEFAULT_PORT}`", "Port to listen on; 0: any that is free."),
+    Setting("socket", _path, "path", "", "Unix socket to listen on; alone, no TCP port is opened."),
+    Setting(
+        "allowed_hosts", _hosts, "names, with commas", "loopback names",
+        "Host names by which the broker may be called over TCP.",
+    ),
+    Setting("tls_cert", _path, "path", "", "Certificate for TLS on the TCP port."),
+    Setting("tls_key", _path, "path", "", "Its key."),
+    Setting(
+        "tls_in_front", _flag, "`1` or `0`", "`0`",
+        "TLS is terminated in front of a TCP port that others can reach.",
+    ),
+    Setting("slots", _slots, "1 to 1024", "one for each CPU", "CPU slots of a machine without GPUs."),
+    Setting("agent", _flag, "`1` or `0`", "`1`", "Offer the devices of this machine."),
+    Setting("lock_dir", _path, "path", "`/run/lock/selfsched`", "Directory of the device locks."),
+    Setting("policy", str, "name", f"`{DEFAULT_POLICY}`", "The rule by which devices are divided."),
+    Setting("ready_file", _path, "path", "`broker.json` beside the books", "Written once it listens."),
+    Setting(
+        "idle_exit_seconds", _number(0.1, _MOST_SECONDS), "number", "never; private: `600`",
+        "End so long after the last job.",
+    ),
+    *_options(LeaseOptions, _LEASE_NAMES),
+    *_options(FairnessOptions, _FAIRNESS_NAMES),
+)  # fmt: skip
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+CONFIG_VARIABLE = PREFIX + "CONFIG"
+
+
+def load(
+    *,
+    environment: Mapping[str, str] | None = None,
+    config_file: Path | None = None,
+    **arguments: Any,
+) -> BrokerSettings:
+    """Read all settings once.
+
+    Args:
+        environment: stands in for `os.environ`.
+        config_file: else `SELFSCHED_BROKER_CONFIG`, else the system's if it is there.
+        **arguments: values that win, by the table's names; None is not given.
+
+    Raises:
+        InvalidSettings: a value that does not parse or fit, an unknown name, an unreadable file.
+    """
+    env = os.environ if environment is None else environment
+    file = _config(config_file, env)
+    _refuse_unknown(env, file)
+    found: dict[str, Any] = {}
+    for setting in SETTINGS:
+        source, text = _first(setting, arguments, env, file)
+        if text is not None:
+            found[setting.name] = _parsed(setting, source, text)
+    lease = {name: found.pop(name) for name in _LEASE_NAMES if name in found}
+    fairness = {name: found.pop(name) for name in _FAIRNESS_NAMES if name in found}
+    if "visit_steps" in fairness:
+        fairness["visit_steps"] = int(fairness["visit_steps"])
+    options = _lease_options(lease)
+    settings = BrokerSettings(
+        **found,
+        lease=options,
+        fairness=FairnessOptions(term_seconds=options.term_seconds, **fairness),
+        failpoint=Failpoint.parse(env.get(FAILPOINT_VARIABLE, "")),
+    )
+    _judge(settings)
+    return settings
+
+
+def _lease_options(given: dict[str, Any]) -> LeaseOptions:
+    options: LeaseOptions = replace(LeaseOptions(), **given)
+    if "restart_window_seconds" not in given:
+        options = replace(options, restart_window_seconds=options.ttl_seconds + options.grace_seconds)
+    if options.report_seconds >= options.ttl_seconds:
+        raise InvalidSettings(
+            f"report_seconds ({options.report_seconds:g}) must be less than ttl_seconds "
+            f"({options.ttl_seconds:g}): a job would lose its lease between two reports"
+        )
+    return options
+
+
+def _judge(settings: BrokerSettings) -> None:
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise InvalidSettings("tls_cert and tls_key belong together: give both or none")
+    host = settings.host or "127.0.0.1"
+    if not is_loopback(host) and settings.tls_cert is None and not settings.tls_in_front:
+        raise InvalidSettings(
+            f"{host} can be reached from other machines, and tokens would cross the network in the "
+            "clear: give --tls-cert and --tls-key, or --i-terminate-tls-in-front if something else does"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine only."""
+    return host in ("localhost", "::1") or (host.startswith("127.") and host.replace(".", "").isdigit())
+
+
+def _config(path: Path | None, env: Mapping[str, str]) -> dict[str, Any]:
+    named = path or (Path(env[CONFIG_VARIABLE]) if CONFIG_VARIABLE in env else None)
+    chosen = named or SYSTEM_CONFIG
+    try:
+        with open(chosen, "rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        if named is None:
+            return {}
+        raise InvalidSettings(f"there is no config file {named}") from None
+    except OSError as error:
+        raise InvalidSettings(f"the config file {chosen} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"the config file {chosen} is no TOML: {error}") from error
+
+
+def _refuse_unknown(env: Mapping[str, str], file: Mapping[str, Any]) -> None:
+    variables = {setting.variable for setting in SETTINGS} | {CONFIG_VARIABLE}
+    for name in sorted(env):
+        if name.startswith(PREFIX) and name not in variables:
+            raise InvalidSettings(f"{name} is set, but there is no such setting{_nearest(name, variables)}")
+    for name in file:
+        if name not in _BY_NAME:
+            words = f"{name[:80]!r} stands in the config file, but there is no such setting"
+            raise InvalidSettings(words + _nearest(name, set(_BY_NAME)))
+
+
+def _nearest(name: str, known: set[str]) -> str:
+    return f": did you mean {difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.0)[0]}?"
+
+
+def _first(
+    setting: Setting, arguments: Mapping[str, Any], env: Mapping[str, str], file: Mapping[str, Any]
+) -> tuple[str, str | None]:
+    """(where it stands, its text) from the first source that has it."""
+    if arguments.get(setting.name) is not None:
+        return f"--{setting.name.replace('_', '-')}", _text(arguments[setting.name])
+    if setting.variable in env:
+        return setting.variable, env[setting.variable]
+    if setting.name in file:
+        return f"{setting.name} in the config file", _text(file[setting.name])
+    return setting.name, None
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _parsed(setting: Setting, source: str, text: str) -> Any:
+    try:
+        return setting.parse(text)
+    except InvalidSettings as error:
+        raise InvalidSettings(f"{source} = {text[:80]!r} {error}") from None
+
+
+def markdown_table() -> str:
+    """The table of `docs/administration.md`."""
+    rows = ["| variable | config file | value | default | meaning |", "|---|---|---|---|---|"]
+    for setting in SETTINGS:
+        cells = (setting.variable, setting.name)
+        shown = (setting.kind, setting.default or "-", setting.meaning)
+        rows.append(f"| `{cells[0]}` | `{cells[1]}` | {' | '.join(shown)} |")
+    return "\n".join(rows) + "\n"
