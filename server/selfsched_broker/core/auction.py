@@ -102,7 +102,7 @@ def standings_of(
     ties = rank_ties(market.number, market.contenders)
     standings = {}
     for contender in sorted(market.contenders, key=lambda c: c.number):
-        rows = measured_rows(contender, market.options)
+        rows = measured_rows(contender)
         if not rows:
             continue
         given_up = set(lost.get(contender.job, ()))

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 from selfsched.protocol import JobState, StandingBid
 from selfsched_broker.core.books import Account, Job
-from selfsched_broker.core.market import Contender, FairnessOptions
+from selfsched_broker.core.market import Contender
 
 # Below these a job is as good as done; they only keep the quotients finite.
 _LEAST_SECONDS = 1e-6
@@ -79,7 +79,7 @@ def _parts(stakes: Sequence[tuple[str, str, float, float]]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A measured row of a bid, its unknown end filled in."""
+    """A measured row of a bid."""
 
     devices: int
     nodes: int
@@ -93,11 +93,11 @@ def is_measured(bid: StandingBid | None) -> bool:
     return bid is not None and any(row.remaining_seconds is not None for row in bid.rows)
 
 
-def measured_rows(contender: Contender, options: FairnessOptions) -> tuple[Row, ...]:
+def measured_rows(contender: Contender) -> tuple[Row, ...]:
     """The rows a contender can be judged by, fewest devices first.
 
-    A job whose end is unknown bids ratios of times; they are scaled so that on its smallest
-    placement `unknown_end_seconds` remain.
+    A job whose end is unknown bids to the limit it states, or to what stands in for one; its
+    rows are taken as they are.
     """
     if contender.bid is None:
         return ()
@@ -112,13 +112,7 @@ def measured_rows(contender: Contender, options: FairnessOptions) -> tuple[Row, 
         for row in contender.bid.rows
         if row.remaining_seconds is not None
     ]
-    rows.sort(key=lambda row: (row.devices, row.nodes, row.model or ""))
-    if rows and contender.bid.end_is_unknown:
-        scale = options.unknown_end_seconds / max(rows[0].remaining_seconds, _LEAST_SECONDS)
-        rows = [
-            Row(r.devices, r.nodes, r.model, r.remaining_seconds * scale, r.restart_seconds) for r in rows
-        ]
-    return tuple(rows)
+    return tuple(sorted(rows, key=lambda row: (row.devices, row.nodes, row.model or "")))
 
 
 def rate(rows: Sequence[Row], fraction_done: float, devices: float) -> float:

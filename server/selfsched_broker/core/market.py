@@ -97,10 +97,9 @@ class FairnessOptions:
     repay_factor: float = 10.0
     repay_min_seconds: float = 60.0
     unknown_end_seconds: float = 14_400.0
+    """Stands in for the remaining time of a job that could not measure itself on its visit."""
     visit_steps: int = 30
     visit_seconds: float = 60.0
-    restart_in_rounds: bool = False
-    """Simulation by rounds (`--round`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

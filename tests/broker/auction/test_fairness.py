@@ -21,9 +21,6 @@ from selfsched_broker.core.fairness import (
     shared_seconds,
     weight_parts,
 )
-from selfsched_broker.core.market import FairnessOptions
-
-OPTIONS = FairnessOptions()
 
 
 def live(name: str, account: str, **fields: object) -> Job:
@@ -83,7 +80,7 @@ def test_rates_between_below_and_above_the_rows(devices: float, expected: float)
 
 def test_times_alone_and_shared() -> None:
     contender = job("a", bid({1: 600, 2: 300}, restart=20), share=1.0, age_seconds=100, fraction_done=0.25)
-    rows = measured_rows(contender, OPTIONS)
+    rows = measured_rows(contender)
     assert alone_seconds(contender, rows) == pytest.approx(600 / 0.75)
     options = {"term_seconds": 300.0}
     assert shared_seconds(contender, rows, rows[1], moves=False, **options) == 400
@@ -93,21 +90,21 @@ def test_times_alone_and_shared() -> None:
 
 def test_a_job_as_good_as_done_has_finite_times() -> None:
     contender = job("a", bid({1: 0.0}), fraction_done=1.0, share=0.0)
-    rows = measured_rows(contender, OPTIONS)
+    rows = measured_rows(contender)
     assert 0 < alone_seconds(contender, rows) < float("inf")
 
 
 def test_unmeasured_rows_are_left_out() -> None:
-    assert measured_rows(job("a", None), OPTIONS) == ()
-    assert [row.devices for row in measured_rows(job("a", bid({1: None, 2: 30})), OPTIONS)] == [2]
+    assert measured_rows(job("a", None)) == ()
+    assert [row.devices for row in measured_rows(job("a", bid({1: None, 2: 30})))] == [2]
     assert not is_measured(None)
     assert not is_measured(bid({1: None}))
     assert is_measured(bid({1: None, 2: 30}))
 
 
-def test_an_unknown_end_stands_in_on_the_smallest_placement_and_keeps_the_ratios() -> None:
-    rows = measured_rows(job("a", bid({2: 30, 4: 20}, unknown=True)), OPTIONS)
-    assert [row.remaining_seconds for row in rows] == pytest.approx([14_400, 9_600])
+def test_an_unknown_end_is_bid_to_the_limit_it_states() -> None:
+    rows = measured_rows(job("a", bid({2: 30, 4: 20}, unknown=True)))
+    assert [row.remaining_seconds for row in rows] == [30, 20]
 
 
 def test_the_row_of_what_a_job_holds() -> None:
