@@ -106,13 +106,23 @@ def beyond_share(draft: Draft, *, for_visit: bool) -> Stakes:
         if any(books.leases[h.lease].visit for h in held) or books.claims_of(job.id):
             continue
         above[job.id] = len(held) / max(shares[job.id], _SHARE_SLACK)
-        whole = math.ceil(excess - _SHARE_SLACK) if for_visit else math.floor(excess + _SHARE_SLACK)
+        most = math.ceil(excess - _SHARE_SLACK) if for_visit else math.floor(excess + _SHARE_SLACK)
+        whole = _giveable(draft, job, len(held), most, for_visit=for_visit)
         if whole:
             surplus[job.id] = tuple(sorted(h.device for h in newest_first(books, held)[:whole]))
     if for_visit and surplus:
         furthest = max(surplus, key=lambda job: (above[job], -books.jobs[job].number))
         return Stakes({furthest: surplus[furthest]})
     return Stakes(surplus)
+
+
+def _giveable(draft: Draft, job: Job, held: int, most: int, *, for_visit: bool) -> int:
+    """The largest number of devices up to `most` that a job can give and still run; for a visit else all."""
+    allowed = allowed_counts(job, len(draft.books.devices))
+    rest = [held - n for n in range(most, 0, -1) if held - n in allowed]
+    if rest:
+        return held - rest[0]
+    return held if for_visit else 0
 
 
 def free_devices(draft: Draft) -> list[str]:

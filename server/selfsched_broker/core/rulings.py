@@ -21,7 +21,7 @@ from selfsched_broker.core.markets import Stakes, build_market, contends, keep_a
 def hold_auction(draft: Draft, trigger: Trigger, stakes: Stakes) -> None:
     """Ask the policy, check and record its ruling, and carry it out."""
     jobs = [job for job in draft.books.live_jobs() if contends(draft, job)]
-    if not jobs:
+    if not jobs or not draft.books.healthy_devices:
         return
     present = {job.id for job in jobs}
     stakes = Stakes({job: devices for job, devices in stakes.at_stake.items() if job in present})

@@ -174,9 +174,7 @@ def test_what_can_never_be_served_is_refused_and_nothing_stored(
 def test_wanted_devices_are_given_exactly_or_not_at_all(driver: Driver) -> None:
     other = driver.register("bob", 1, 1)
     assert driver.held(other) == ["cpu0"]
-    job = driver.register(
-        "ann", wanted_devices=("n/cpu0",), resume=Resume.NEVER, stated_seconds=100.0
-    )
+    job = driver.register("ann", wanted_devices=("n/cpu0",), resume=Resume.NEVER, stated_seconds=100.0)
     assert driver.held(job) == []
     driver.end(other)
     driver.live(15.0)
