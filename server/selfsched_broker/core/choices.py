@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 
 from selfsched.protocol import Resume
 from selfsched_broker.core.allocation import Choice
-from selfsched_broker.core.fairness import Row, held_row, rate, shared_seconds
+from selfsched_broker.core.fairness import Row, held_row, rate, restart_cost, shared_seconds
 from selfsched_broker.core.market import Contender, Market, Seat
 
 # Ways to lie over several nodes that are tried for one row; one node is always complete.
@@ -178,7 +178,8 @@ def welfare(standing: Standing, placement: Row | None, moves: bool, market: Mark
     """-weight x log T_shared, a move counted `move_gain` times."""
     contender, options = standing.contender, market.options
     if placement is not None:
-        placement = replace(placement, restart_seconds=options.move_gain * placement.restart_seconds)
+        cost = options.move_gain * restart_cost(standing.rows, placement)
+        placement = replace(placement, restart_seconds=cost)
     seconds = shared_seconds(
         contender, standing.rows, placement, moves=moves, term_seconds=options.term_seconds
     )

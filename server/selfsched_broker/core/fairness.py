@@ -155,8 +155,17 @@ def shared_seconds(
     if placement is None:
         again = rows[0].restart_seconds + rows[0].remaining_seconds
         return contender.age_seconds + term_seconds + again
-    restart = placement.restart_seconds if moves else 0.0
+    restart = restart_cost(rows, placement) if moves else 0.0
     return contender.age_seconds + restart + placement.remaining_seconds
+
+
+def restart_cost(rows: Sequence[Row], placement: Row) -> float:
+    """What moving to a placement costs.
+
+    A job bids 0 for the count it is on. Other devices of that count cost a restart all the
+    same: the largest it names.
+    """
+    return placement.restart_seconds or max(row.restart_seconds for row in rows)
 
 
 def held_row(rows: Sequence[Row], devices: int, nodes: int, model: str | None) -> Row | None:

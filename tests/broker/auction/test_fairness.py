@@ -18,6 +18,7 @@ from selfsched_broker.core.fairness import (
     is_measured,
     measured_rows,
     rate,
+    restart_cost,
     shared_seconds,
     weight_parts,
 )
@@ -86,6 +87,14 @@ def test_times_alone_and_shared() -> None:
     assert shared_seconds(contender, rows, rows[1], moves=False, **options) == 400
     assert shared_seconds(contender, rows, rows[1], moves=True, **options) == 420
     assert shared_seconds(contender, rows, None, moves=True, **options) == 100 + 300 + 20 + 600
+
+
+def test_other_devices_of_the_same_count_cost_a_restart_though_the_row_says_none() -> None:
+    contender = job("a", bid({1: 600, 2: 300}, restart=20, running_on=1))
+    rows = measured_rows(contender)
+    assert restart_cost(rows, rows[0]) == restart_cost(rows, rows[1]) == 20
+    assert shared_seconds(contender, rows, rows[0], moves=False, term_seconds=60) == 600
+    assert shared_seconds(contender, rows, rows[0], moves=True, term_seconds=60) == 620
 
 
 def test_a_job_as_good_as_done_has_finite_times() -> None:
