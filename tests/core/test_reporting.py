@@ -72,7 +72,7 @@ def test_a_bid_of_ignorance_has_a_row_for_each_count_and_is_not_measured() -> No
 
 
 @given(st.floats(0, 100), st.floats(-100, 1e9))
-def test_a_wait_leaves_two_thirds_of_the_rest_and_is_never_longer_than_asked(asked: float, rest: float) -> None:
+def test_a_wait_leaves_two_thirds_of_the_rest_of_a_ttl(asked: float, rest: float) -> None:
     wait = wait_seconds(asked, rest)
     assert 0 <= wait <= min(asked, 10.0)
     assert wait <= max(0.0, rest / 3)

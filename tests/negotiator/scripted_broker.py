@@ -225,10 +225,16 @@ class Locks:
 class Bench:
     """A negotiator against a scripted broker, driven as the supervisor drives it."""
 
-    def __init__(self, run_directory: Path, broker: ScriptedBroker, **job: Any) -> None:
+    def __init__(
+        self, run_directory: Path, broker: ScriptedBroker | None = None, *,
+        transport: httpx.BaseTransport | None = None, locks: Any = None, **job: Any,
+    ) -> None:
         self.broker = broker
-        self.locks = Locks()
-        self.client = BrokerClient(ADDRESS, transport=httpx.MockTransport(broker))
+        self.locks = locks or Locks()
+        if transport is None:
+            assert broker is not None
+            transport = httpx.MockTransport(broker)
+        self.client = BrokerClient(ADDRESS, transport=transport)
         self.access = BrokerAccess(self.client)
         self.negotiator = Negotiator(Settings(), access=self.access, locks=self.locks)
         self.job = JobDescription(
@@ -243,7 +249,8 @@ class Bench:
         self.negotiator.start(self.job, self.woken.set)
 
     def close(self, outcome: Outcome = Outcome.FINISHED) -> None:
-        self.broker.close()
+        if self.broker is not None:
+            self.broker.close()
         self.negotiator.end(outcome, "over")
 
     @property
