@@ -20,7 +20,7 @@ from typing import Any
 from selfsched.core.events import Event, FitFinished
 from selfsched.core.job_model import JobModel
 from selfsched.elastic.segment import SegmentSpec, boottime
-from selfsched.errors import InvalidSettings, SelfschedError, Unsupported
+from selfsched.errors import InvalidSettings, SelfschedError
 from selfsched.measure.fit_facts import fit_started
 from selfsched.measure.fit_meter import FitMeter
 from selfsched.measure.hardware import hardware_name, visible_devices
@@ -29,6 +29,8 @@ from selfsched.protocol import Forecast
 
 LOG_PREFIX = "selfsched/"
 FORECAST_EVERY_SECONDS = 2.0
+NO_FORECAST_SECONDS = 0.1
+"""Until there is a first one, it is asked for more often."""
 
 
 class MeasuringStopped(UserWarning):
@@ -92,8 +94,6 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
     # --- set-up and end ----------------------------------------------------------------
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        if sum(isinstance(callback, SelfScheduler) for callback in trainer.callbacks) > 1:
-            raise Unsupported("Two SelfScheduler() callbacks in one Trainer: keep one of them.")
         self._setup_at = boottime()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -269,7 +269,8 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
     def _forecast(self, now: float) -> Forecast | None:
         """The forecast on these devices, made anew at most every two seconds."""
         made_at, forecast = self._made
-        if self.model is not None and now - made_at >= FORECAST_EVERY_SECONDS:
+        wait = FORECAST_EVERY_SECONDS if forecast is not None else NO_FORECAST_SECONDS
+        if self.model is not None and now - made_at >= wait:
             forecast = self.model.forecast(self.model.devices, now) if self.model.devices else None
             self._made = (now, forecast)
         return forecast

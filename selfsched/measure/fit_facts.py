@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 from selfsched.core.events import FitStarted
+from selfsched.elastic.fit_record import planned_steps, validations_to_come
 
 
 def fit_started(trainer: Any, module: Any, *, fit: int, at: float, package: str) -> FitStarted:
@@ -26,7 +27,7 @@ def fit_started(trainer: Any, module: Any, *, fit: int, at: float, package: str)
     steps_per_epoch = _steps_per_epoch(trainer, module, batches)
     max_epochs = _limit(trainer.max_epochs)
     max_seconds, elapsed = _time_limit(trainer)
-    planned = _planned_steps(trainer, steps_per_epoch, max_epochs)
+    planned = planned_steps(trainer.max_steps, trainer.max_epochs, steps_per_epoch)
     batch = _loader_batch(trainer)
     world = int(trainer.world_size)
     global_batch = batch * world * int(trainer.accumulate_grad_batches) if batch else None
@@ -42,7 +43,7 @@ def fit_started(trainer: Any, module: Any, *, fit: int, at: float, package: str)
         max_epochs=max_epochs,
         max_seconds=max_seconds,
         elapsed_seconds=elapsed,
-        validations=_validations_to_come(trainer, batches, planned, steps_per_epoch),
+        validations=validations_to_come(trainer, batches, steps_per_epoch, planned),
         early_stopping=_has_callback(trainer, "EarlyStopping"),
         allowed_devices=_dividing_counts(global_batch, world),
         resume="never",
@@ -89,12 +90,6 @@ def _steps_per_epoch(trainer: Any, module: Any, batches: int | None) -> int | No
     return max(1, math.ceil(batches / int(trainer.accumulate_grad_batches)))
 
 
-def _planned_steps(trainer: Any, steps_per_epoch: int | None, max_epochs: int | None) -> int | None:
-    by_epochs = max_epochs * steps_per_epoch if max_epochs and steps_per_epoch else None
-    limits = [limit for limit in (_limit(trainer.max_steps), by_epochs) if limit is not None]
-    return min(limits) if limits else None
-
-
 def _time_limit(trainer: Any) -> tuple[float | None, float]:
     """(max_time, training time spent of it) from Lightning's Timer."""
     for callback in trainer.callbacks:
@@ -103,25 +98,6 @@ def _time_limit(trainer: Any) -> tuple[float | None, float]:
         left, spent = callback.time_remaining(), float(callback.time_elapsed())
         return (None if left is None else float(left) + spent), spent
     return None, 0.0
-
-
-def _validations_to_come(
-    trainer: Any, batches: int | None, planned: int | None, steps_per_epoch: int | None
-) -> int | None:
-    """Validations until the planned end; None: unknown."""
-    if not getattr(trainer, "enable_validation", False):
-        return 0
-    if planned is None or steps_per_epoch is None or batches is None:
-        return None
-    every = getattr(trainer, "val_check_batch", None)
-    if not every or not math.isfinite(every):
-        return None
-    steps_left = max(0, planned - int(trainer.global_step))
-    batches_left = steps_left * batches / steps_per_epoch
-    epochs_every = trainer.check_val_every_n_epoch
-    if epochs_every is None:
-        return int(batches_left // every)
-    return int(batches_left / batches / epochs_every * (batches // every) + 1e-9)
 
 
 def _loader_batch(trainer: Any) -> int | None:

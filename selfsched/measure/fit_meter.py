@@ -21,6 +21,7 @@ from selfsched.measure.metrics import MetricsReader
 from selfsched.measure.stopwatch import StepTimes, Stopwatch
 
 SEND_EVERY_SECONDS = 0.5
+FIRST_SEND_SECONDS = 0.1
 MAX_BATCHED_STEPS = 1024
 """Steps of less than half a millisecond: the rest of a batch is counted, not told."""
 
@@ -62,7 +63,7 @@ class FitMeter:
         self._metrics = MetricsReader()
         self._steps: list[StepTimes] = []
         self._dropped = 0
-        self._next_send = self._clock() + SEND_EVERY_SECONDS
+        self._next_send = self._clock() + FIRST_SEND_SECONDS
         self._peak_bytes = _peak_bytes_reader(module)
         self._undo: list[Callable[[], None]] = []
         self.samples = samples

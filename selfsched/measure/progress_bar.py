@@ -3,7 +3,7 @@
 Nothing is subclassed or replaced: the bar asks `get_metrics` what to show beside the count,
 and that answer gets one more entry. After a resume in the middle of an epoch Lightning's
 tqdm bar knows neither its total nor that it did not do the first batches itself, so that
-its rate is nonsense: both are told to it.
+its rate and its remaining time are nonsense: both are told to it.
 """
 
 from __future__ import annotations
@@ -70,8 +70,11 @@ def tell_position(bar: Any, trainer: Any, batch_index: int) -> None:
     tqdm_bar = getattr(bar, "train_progress_bar", None) if hasattr(bar, "init_train_tqdm") else None
     if tqdm_bar is None or batch_index == 0:
         return
-    total = trainer.num_training_batches
-    if tqdm_bar.total is None and math.isfinite(total):
+    total = float(trainer.num_training_batches)
+    if trainer.max_steps > 0:  # the step of this batch is done already
+        steps = trainer.max_steps - trainer.global_step + 1
+        total = min(total, batch_index + steps * trainer.accumulate_grad_batches)
+    if math.isfinite(total):
         tqdm_bar.total = int(total)
-        tqdm_bar.set_description(f"Epoch {trainer.current_epoch}")
     tqdm_bar.initial = batch_index
+    tqdm_bar.set_description(f"Epoch {trainer.current_epoch}")
