@@ -26,6 +26,7 @@ from selfsched.demo.result import DemoStory
 from selfsched.demo.telling import account_in_words
 from selfsched.demo.watch import Watch
 from selfsched.errors import EXIT_FAILED, EXIT_FINE, Refused, SelfschedError
+from selfsched.launch.locks import DIRECTORY_VARIABLE
 from selfsched.protocol import Outcome
 from selfsched.settings import parse_address
 from selfsched.witness import installation, record
@@ -175,6 +176,8 @@ class _Demo:
     def _environment(self, broker: DemoBroker, account: Account) -> dict[str, str]:
         """What an account's processes see: its own token, runs and witness, one broker."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SELFSCHED_")}
+        if locks := os.environ.get(DIRECTORY_VARIABLE):
+            kept[DIRECTORY_VARIABLE] = locks
         kept |= {
             "SELFSCHED_BROKER": broker.address,
             "SELFSCHED_TOKEN_FILE": str(broker.token_files[account]),
