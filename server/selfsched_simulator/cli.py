@@ -65,7 +65,7 @@ def simulate(
         typer.echo(json.dumps(rows[0] if len(rows) == 1 else {"runs": rows}))
     else:
         console = Console()
-        console.print(_table(figures), width=console.width if console.is_terminal else 100)
+        (console if console.is_terminal else Console(width=100)).print(_table(figures))
 
 
 def run_all(
