@@ -38,12 +38,12 @@ def run_broker(given: Mapping[str, Any], *, private: bool, config: Path | None, 
             chosen[name] = value if chosen.get(name) is None else chosen[name]
     found = settings.load(config_file=config, **chosen)
 
-    def ready(addresses: Addresses) -> None:
-        _announce(addresses, private=private, as_json=as_json)
-
     # Only after the settings are known to be right: these imports take a second.
-    from selfsched_broker.serving import serve
+    from selfsched_broker.serving import Running, serve
     from selfsched_broker.this_machine import own_agent
+
+    def ready(running: Running) -> None:
+        _announce(running.addresses, private=private, as_json=as_json)
 
     ended = serve(found, agent=own_agent(found) if found.agent else None, ready=ready)
     log.info("the broker has ended: %s", ended.reason)

@@ -107,7 +107,6 @@ Restart=on-failure
 RestartSec=2
 RuntimeDirectory=selfsched
 RuntimeDirectoryMode=0755
-UMask=0077
 NoNewPrivileges=yes
 ProtectSystem=strict
 ProtectHome=read-only

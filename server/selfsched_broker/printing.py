@@ -11,7 +11,7 @@ from rich.text import Text
 
 from selfsched.protocol import Message
 
-_CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), "·")
+_CONTROLS = dict.fromkeys((*range(10), *range(11, 32), *range(127, 160)), "·")
 
 
 def say(words: object) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -105,12 +106,20 @@ class Service:
         store: where the books are kept; opened here.
         rules: by what it decides.
         failpoint: where it kills itself, in tests of that.
+        monotonic: a clock of seconds that never goes back.
 
     Raises:
         StoreUnusable: see the store's contract.
     """
 
-    def __init__(self, store: Store, rules: Rules, *, failpoint: Failpoint | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        rules: Rules,
+        *,
+        failpoint: Failpoint | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._store = store
         self._rules = rules
         self._failpoint = failpoint or Failpoint()
@@ -123,7 +132,7 @@ class Service:
         self._fenced = ""
         self._trouble = ""
         self.books: Books = store.open()
-        self.clock = BrokerClock(self.books.broker.clock)
+        self.clock = BrokerClock(self.books.broker.clock, monotonic=monotonic)
         with self._lock:
             self._carry_out(arbiter.restart(self.books, self._context()))
 
@@ -299,6 +308,11 @@ class Service:
         self._changed.notify_all()
 
     # --- time ------------------------------------------------------------------------
+
+    def advance(self) -> float:
+        """Do what is due now; returns the seconds until something is again."""
+        with self._lock:
+            return self._advance()
 
     def _drive(self) -> None:
         with self._lock:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -38,6 +40,16 @@ _KEEP_ALIVE_SECONDS = 30
 """Longer than clients keep idle connections, so that none is used as it is being closed."""
 _GRACE_SECONDS = 5
 _WATCH_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Running:
+    """A broker that listens."""
+
+    addresses: Addresses
+    service: Service
+    end: Callable[[], None]
+    """Ends it in order. Callable from any thread."""
 
 
 @dataclass
@@ -80,9 +92,9 @@ def open_service(settings: BrokerSettings) -> Service:
 
 
 def serve(
-    settings: BrokerSettings, *, agent: Agent | None, ready: Callable[[Addresses], None] = lambda _: None
+    settings: BrokerSettings, *, agent: Agent | None, ready: Callable[[Running], None] = lambda _: None
 ) -> Ended:
-    """Serve until told to end. Must run in the main thread.
+    """Serve until told to end. In the main thread, SIGTERM and SIGINT tell it.
 
     Args:
         settings: as read.
@@ -108,11 +120,12 @@ async def _serve(
     service: Service,
     listening: Listening,
     agent: Agent | None,
-    ready: Callable[[Addresses], None],
+    ready: Callable[[Running], None],
 ) -> Ended:
     loop, life = asyncio.get_running_loop(), _Life()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, life.end, signal.Signals(number).name)
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, life.end, signal.Signals(number).name)
     polls, desk = Polls(loop), Desk(service)
     service.listen(polls.tell)
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="broker-call") as workers:
@@ -123,7 +136,8 @@ async def _serve(
             await _started([server for server, _ in servers], running)
             path = settings.ready_file or settings.state_dir / READY_FILE
             write_ready_file(path, listening.addresses)
-            ready(listening.addresses)
+            end = functools.partial(loop.call_soon_threadsafe, life.end, "told to end")
+            ready(Running(listening.addresses, service, end))
             try:
                 await _watch(settings, service, life, running)
             finally:

@@ -16,9 +16,10 @@ from selfsched.protocol import (
     TokenIssued,
     TokenView,
 )
-from selfsched_broker.api.call import not_found, reply, reply_list
+from selfsched_broker.api.call import reply, reply_list
 from selfsched_broker.api.contract import describes
 from selfsched_broker.api.jobs import Calls
+from selfsched_broker.api.problems import BadRequest
 
 router = APIRouter(prefix="/admin", tags=["administration"])
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -26,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 def _account(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise not_found()
+        raise BadRequest(422, "an account's name: 1 to 64 of letters, digits, '.', '_' and '-'")
     return name
 
 
