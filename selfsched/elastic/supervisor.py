@@ -68,6 +68,8 @@ _TERMINATED_GRACE_SECONDS = 25.0
 _STOP_PATIENCE_SECONDS = 1.0
 """How long a Stop lets a validation go on before it is owed to the next segment."""
 _MOST_PORT_RETRIES = 5
+_FIRST_ANSWER_SECONDS = 3.0
+"""Even a job that will not wait must hear the first answer of its source."""
 
 EndReason = Literal["yielded", "planned", "finished", "stopped", "failed", "never_started"]
 
@@ -93,6 +95,7 @@ class Supervisor:
             self._reactor, channel.listen(self._directory.supervisor_socket),
             asked=self._asked, lost=self._user_lost,
         )
+        self._source_started = False
         self._segment: RunningSegment | None = None
         self._segments = 0
         self._fixed_ending: FixedEnding | None = None
@@ -133,6 +136,7 @@ class Supervisor:
         self._starter.warm_up()
         try:
             self._source.start(self._job, self._reactor.wake)
+            self._source_started = True
         except SelfschedError as error:
             self._ended = _never_began(error)
 
@@ -151,6 +155,7 @@ class Supervisor:
             self._idle_step(wanted, now)
         elif self._segment.is_over:
             self._close_segment(self._segment)
+            self._reactor.wake()  # the next one begins at once
         else:
             self._running_step(self._segment, wanted, now)
 
@@ -321,9 +326,11 @@ class Supervisor:
 
     def _show_waiting(self, wanted: Allocation, now: float) -> None:
         patience = self._job.wait_seconds
+        if patience is not None:
+            patience = max(patience, _FIRST_ANSWER_SECONDS)
         if patience is not None and self._segments == 0 and now - self._waiting_since >= patience:
             reason = wanted.reason or "no devices are free"
-            self._ended = RunOutcome("yielded", EXIT_YIELDED, f"no devices within {patience:g} s: {reason}")
+            self._ended = RunOutcome("yielded", EXIT_YIELDED, f"no devices in {patience:g} s: {reason}")
         elif self._held.busy is not None and wanted.devices:
             busy = f"waiting for {self._held.busy}, which another process of this machine holds"
             self._show(busy, waiting=True)
@@ -384,7 +391,8 @@ class Supervisor:
         self._starter.close()
         self._held.keep_only(())
         outcome = self._ended or RunOutcome("failed", EXIT_FAILED, "the supervisor failed")
-        self._source.end(_broker_outcome(outcome), outcome.message or outcome.outcome)
+        if self._source_started:
+            self._source.end(_broker_outcome(outcome), outcome.message or outcome.outcome)
 
     def _finish(self, outcome: RunOutcome) -> RunOutcome:
         step = self._made.step if outcome.outcome == "finished" else self._made.checkpoint_step or 0
