@@ -61,6 +61,8 @@ CONNECT_SECONDS = 2.0
 REPLY_SECONDS = 4.0
 """Longest wait for an answer that is not held back on purpose; less than a lease's margin."""
 LARGEST_ANSWER_BYTES = 32 * 1024 * 1024
+NO_BROKER = "no_broker"
+"""`code` of a BrokerUnreachable where something else than a broker answered."""
 _JSON = ("application/json", "application/problem+json")
 M = TypeVar("M", bound=Message)
 
@@ -237,6 +239,9 @@ class BrokerClient:
             SelfschedError: what the answer says otherwise.
         """
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if answer.status_code >= 500 and kind not in _JSON:
+            # Most likely of a proxy in front of a broker that is away.
+            raise BrokerUnreachable(f"the broker at {self.address} is away: status {answer.status_code}")
         if answer.is_redirect or kind not in _JSON:
             raise self._no_broker(f"status {answer.status_code} with {kind or 'nothing'!r}")
         if answer.is_success:
@@ -250,7 +255,8 @@ class BrokerClient:
     def _no_broker(self, what: str) -> BrokerUnreachable:
         return BrokerUnreachable(
             f"what answers at {self.address} is no selfsched broker of this version: it sent {what}; "
-            "check SELFSCHED_BROKER"
+            "check SELFSCHED_BROKER",
+            code=NO_BROKER,
         )
 
 

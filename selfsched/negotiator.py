@@ -24,6 +24,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from selfsched.client import NO_BROKER
 from selfsched.core import negotiation
 from selfsched.core.held_leases import Safety
 from selfsched.core.negotiation_state import (
@@ -135,13 +136,13 @@ class Negotiator:
         """Register where the broker can be reached, so that what can never run is refused now.
 
         Raises:
-            Refused: the broker says that it can never run.
+            Refused: the broker says that it can never run, or what answers is no broker.
             NotAllowed: it does not accept who we are.
         """
         self._state, effects = negotiation.step(self._state, TimePassed(), boottime())
         for effect in effects:
             event = self._call(effect)
-            if isinstance(event, CallFailed) and event.trouble == "refused":
+            if isinstance(event, CallFailed) and event.trouble in ("refused", "no_broker"):
                 raise Refused(event.words)
             if isinstance(event, CallFailed) and event.trouble == "not_allowed":
                 raise NotAllowed(event.words)
@@ -233,7 +234,12 @@ class Negotiator:
             self._wake()
 
     def _perform(self, effect: Effect) -> None:
-        event = self._call(effect)
+        try:
+            event = self._call(effect)
+        except Exception as error:
+            # The outermost frame of a thread: a mistake of ours is a call that failed, no more.
+            log.exception("a call to the broker went wrong")
+            event = self._failure(effect, BrokerError(f"a mistake in selfsched itself: {error!r}"))
         if self._is_over:
             return
         self._took(event)
@@ -348,7 +354,7 @@ class Negotiator:
 def trouble_of(error: BrokerError | Refused) -> Trouble:
     """What an error of the client means to the negotiation."""
     if isinstance(error, BrokerUnreachable):
-        return "unreachable"
+        return "no_broker" if error.code == NO_BROKER else "unreachable"
     if isinstance(error, LeaseLost):
         return "lease_lost"
     if isinstance(error, NotAllowed):

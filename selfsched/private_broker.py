@@ -88,7 +88,7 @@ def find_broker(settings: Settings) -> BrokerAccess:
     lab = BrokerAddress(url="http://broker", socket=settings.lab_socket)
     if settings.lab_socket.exists() and answers(lab):
         return BrokerAccess(_client(lab, settings), introduction="the lab's broker on this machine")
-    private = PrivateBroker()
+    private = PrivateBroker(lock_dir=settings.lock_dir)
     private.ensure()
     return BrokerAccess(
         _client(private.address, settings), introduction=JOIN_WORDS, start=private.ensure
@@ -124,14 +124,18 @@ class PrivateBroker:
         runtime: directory of its socket; None: the user's runtime directory.
         state: directory of its log; None: the user's state directory.
         command: what is run to start it.
+        lock_dir: of the machine's device locks, where it is not the usual one.
     """
 
     def __init__(
         self,
         runtime: Path | None = None,
         state: Path | None = None,
+        *,
         command: tuple[str, ...] | None = None,
+        lock_dir: Path | None = None,
     ) -> None:
+        self._lock_dir = lock_dir
         self._runtime = runtime or runtime_directory()
         self._state = state or state_directory()
         self._command = command
@@ -177,7 +181,7 @@ class PrivateBroker:
             # close_fds matters: the locks of this job's devices are inheritable descriptors.
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
-                start_new_session=True, close_fds=True, env=_environment(),
+                start_new_session=True, close_fds=True, env=_environment(self._lock_dir),
             )  # fmt: skip
 
     def _wait(self) -> None:
@@ -206,12 +210,14 @@ def serve_command() -> tuple[str, ...]:
             f"no broker was found, and a private one needs {', '.join(missing)}: "
             "pip install 'selfsched[broker]', or set SELFSCHED_BROKER to the address of one"
         )
-    return (sys.executable, "-m", "selfsched_broker.cli", "serve", "--private")
+    return (sys.executable, "-m", "selfsched_broker", "serve", "--private")
 
 
-def _environment() -> dict[str, str]:
-    """Ours, without what is meant for one segment or one job."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("_SELFSCHED_")}
+def _environment(lock_dir: Path | None) -> dict[str, str]:
+    """Ours, without what is meant for one segment, with the same device locks."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("_SELFSCHED_")}
+    locks = {} if lock_dir is None else {"SELFSCHED_BROKER_LOCK_DIR": str(lock_dir)}
+    return locks | kept
 
 
 def runtime_directory() -> Path:

@@ -253,7 +253,7 @@ def _register_failed(state: Negotiation, event: CallFailed, now: float) -> Negot
 
 
 def _release_failed(state: Negotiation, event: CallFailed, now: float) -> Negotiation:
-    if event.trouble in ("unreachable", "not_allowed", "other"):
+    if event.trouble in ("unreachable", "no_broker", "not_allowed", "other"):
         return replace(
             state,
             releases=tuple(

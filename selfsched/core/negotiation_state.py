@@ -54,7 +54,10 @@ class Instructed:
     sent_at: float
 
 
-Trouble = Literal["unreachable", "not_allowed", "refused", "lease_lost", "not_found", "job_ended", "other"]
+Trouble = Literal[
+    "unreachable", "no_broker", "not_allowed", "refused", "lease_lost", "not_found", "job_ended", "other"
+]
+"""`no_broker`: something else than a broker answered; once a job runs that is a broker that is away."""
 
 
 @dataclass(frozen=True)

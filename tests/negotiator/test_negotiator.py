@@ -50,6 +50,10 @@ def not_a_number(request: httpx.Request) -> httpx.Response:
     return httpx.Response(200, content=content, headers={"content-type": "application/json"})
 
 
+def bad_gateway(request: httpx.Request) -> httpx.Response:
+    return httpx.Response(502, content="<html>Bad Gateway</html>", headers={"content-type": "text/html"})
+
+
 FAULTS = [away, html, truncated, not_a_number]
 
 
@@ -108,8 +112,8 @@ def test_min_devices_above_max_devices_is_refused(broker: ScriptedBroker, tmp_pa
     assert broker.jobs == 0
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_broker_that_is_away_or_nonsense_at_the_start_is_waited_for(
+@pytest.mark.parametrize("fault", [away, bad_gateway])
+def test_a_broker_that_is_away_at_the_start_is_waited_for(
     bench: Bench, broker: ScriptedBroker, fault: object
 ) -> None:
     broker.fault["jobs"] = fault
@@ -120,6 +124,15 @@ def test_a_broker_that_is_away_or_nonsense_at_the_start_is_waited_for(
     broker.grant("a")
     bench.run("a")
     assert broker.jobs == 1
+
+
+@pytest.mark.parametrize("fault", [html, truncated, not_a_number])
+def test_an_address_that_is_no_broker_is_refused_at_the_start(
+    bench: Bench, broker: ScriptedBroker, fault: object
+) -> None:
+    broker.fault["jobs"] = fault
+    with pytest.raises(Refused, match="check SELFSCHED_BROKER"):
+        bench.start()
 
 
 def test_a_registration_whose_reply_got_lost_makes_no_second_job(

@@ -37,7 +37,7 @@ class Home:
     def private(self, *command: str) -> PrivateBroker:
         runtime = self.path / "run"
         stub = (sys.executable, str(STUB), str(runtime / private_broker.SOCKET_NAME), str(self.starts_file))
-        broker = PrivateBroker(runtime, self.path / "state", command or stub)
+        broker = PrivateBroker(runtime, self.path / "state", command=command or stub)
         self.brokers.append(broker)
         return broker
 
@@ -162,7 +162,7 @@ def test_a_dead_socket_of_a_lab_leads_to_a_private_broker_that_says_so(
     private = home.private()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(home.path / "xdg"))
     monkeypatch.setenv("XDG_STATE_HOME", str(home.path / "xdg-state"))
-    monkeypatch.setattr(private_broker, "PrivateBroker", lambda: private)
+    monkeypatch.setattr(private_broker, "PrivateBroker", lambda **_: private)
     access = find_broker(Settings(lab_socket=dead))
     assert access.introduction == JOIN_WORDS
     assert access.client().cluster().policy == "stub"

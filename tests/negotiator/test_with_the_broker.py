@@ -18,7 +18,7 @@ from selfsched_broker.core.leases import LeaseOptions
 from selfsched_broker.core.market import FairnessOptions
 
 QUICK = LeaseOptions(
-    report_seconds=1.0, ttl_seconds=6.0, grace_seconds=1.0, restart_window_seconds=1.0, term_seconds=2.0,
+    report_seconds=1.0, ttl_seconds=3.0, grace_seconds=0.5, restart_window_seconds=1.0, term_seconds=2.0,
     min_auction_seconds=0.2, node_report_seconds=0.1, node_hurried_report_seconds=0.1,
 )  # fmt: skip
 QUICKLY_REPAID = FairnessOptions(term_seconds=2.0, repay_factor=0.1, repay_min_seconds=0.5)
