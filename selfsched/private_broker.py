@@ -216,7 +216,7 @@ def serve_command() -> tuple[str, ...]:
 def _environment(lock_dir: Path | None) -> dict[str, str]:
     """Ours, without what is meant for one segment, with the same device locks."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("_SELFSCHED_")}
-    locks = {} if lock_dir is None else {"SELFSCHED_BROKER_LOCK_DIR": str(lock_dir)}
+    locks = {} if lock_dir is None else {"SELFSCHED_LOCK_DIR": str(lock_dir)}
     return locks | kept
 
 
