@@ -131,22 +131,24 @@ def _retains(contender: Contender, owed: float, market: Market) -> int:
 def _keep_the_bound(market: Market, standings: Mapping[str, Standing], result: _Result) -> set[str]:
     """Those whose devices are settled already.
 
-    They keep what they have: not repaid, not movable, or still visiting. Or they gave to a
-    visit and cannot run on what they keep anyway: they go on with what is left to them.
+    They keep what they have: not repaid, not movable, still visiting, or unable to run on what
+    they keep anyway, so that nothing of the rest can be taken. If one of the last has given to
+    a visit, it goes on with what is left to it.
     """
     bound = set()
     for contender in market.contenders:
-        held = (*contender.kept, *contender.at_stake)
+        left: tuple[str, ...] = (*contender.kept, *contender.at_stake)
         standing = standings.get(contender.job)
-        if held and (not contender.may_move or standing is None):
-            result.devices[contender.job] = tuple(sorted(held))
-            bound.add(contender.job)
-        elif standing is not None and not standing.has_all and contender.kept:
+        if not left:
+            continue
+        if contender.may_move and standing is not None:
+            if not contender.kept or not standing.at_stake or len(contender.kept) in standing.allowed:
+                continue
             left = (*contender.kept, *standing.at_stake)
-            size = max((n for n in contender.allowed_devices if n <= len(left)), default=0)
-            if len(contender.kept) not in contender.allowed_devices and size > len(contender.kept):
-                result.devices[contender.job] = tuple(sorted(left[:size]))
-                bound.add(contender.job)
+            if not standing.has_all:
+                left = left[: max((n for n in standing.allowed if n <= len(left)), default=len(left))]
+        result.devices[contender.job] = tuple(sorted(left))
+        bound.add(contender.job)
     return bound
 
 

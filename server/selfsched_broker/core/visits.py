@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from selfsched.protocol import Resume
 from selfsched_broker.core.fairness import is_measured
 from selfsched_broker.core.market import Contender, Market, Seat
 from selfsched_broker.core.reservation import Reservation
@@ -187,7 +188,8 @@ def _plan(
 
 def _gives(holder: Contender, held: int, at_stake: int, wanted: int) -> int:
     """How many devices a holder gives: at least one, as few as its allowed counts permit."""
-    goals = [n for n in (0, *holder.allowed_devices) if held - at_stake <= n < held]
+    sizes = holder.allowed_devices if holder.resume is Resume.ELASTIC else ()
+    goals = [n for n in (0, *sizes) if held - at_stake <= n < held]
     enough = [n for n in goals if n <= held - wanted]
     if enough:
         return held - max(enough)

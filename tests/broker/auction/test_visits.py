@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.auction.markets import bid, counts, job, market, rule
 
+from selfsched.protocol import Resume
 from selfsched_broker.core.market import Contender
 from selfsched_broker.core.policies import policy_named
 
@@ -89,6 +90,25 @@ def test_what_a_giver_keeps_anyway_limits_what_it_gives() -> None:
     assert "n/0" in ruling.awards["a"].devices
     stuck = job("a", bid({4: 250}, running_on=4), 1, kept=("n/0",), at_stake=("n/1", "n/2", "n/3"))
     assert counts(rule(THEMIS, market([stuck, visitor("b")], 4, trigger="visit"))) == {"a": 4, "b": 0}
+
+
+def test_what_cannot_be_resized_gives_all_or_nothing() -> None:
+    rigid = holder("r", 1, ("n/0", "n/1"), resume=Resume.SAME_SIZE)
+    assert counts(rule(THEMIS, market([rigid, visitor("v")], 2))) == {"r": 0, "v": 1}
+    table = bid({1: 900, 2: 500}, restart=1, running_on=2)
+    partly = job("r", table, 1, kept=("n/0",), at_stake=("n/1",), resume=Resume.SAME_SIZE)
+    assert counts(rule(THEMIS, market([partly, visitor("v")], 2))) == {"r": 2, "v": 0}
+
+
+def test_who_gave_and_cannot_run_on_what_it_keeps_goes_on_with_the_rest() -> None:
+    """Keeps one, held four, runs on two or four: after giving it has two, and nobody else takes them."""
+    table = bid({2: 500, 4: 250}, restart=1, running_on=4)
+    a = job("a", table, 1, kept=("n/0",), at_stake=("n/1", "n/2", "n/3"))
+    others = [job(f"b{i}", bid({1: 10}), 2 + i) for i in range(3)]
+    ruling = rule(THEMIS, market([a, visitor("v"), *others], 4))
+    got = counts(ruling)
+    assert (got["a"], got["v"]) == (2, 1)
+    assert got["b0"] + got["b1"] + got["b2"] == 1
 
 
 def test_very_devices_are_waited_for_and_last_ones_preferred() -> None:
