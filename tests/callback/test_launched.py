@@ -71,6 +71,7 @@ def test_what_rank_0_measures_makes_a_model_at_the_supervisor(
     timed = [timing.step for event in events if event.kind == "steps_timed" for timing in event.timings]
     assert timed == list(range(1, 121))
     assert [e.stretch for e in events if e.kind == "stretch_timed"].count("validation") == 2
+    assert [event.kind for event in events].count("steps_timed") <= 8  # in batches, not one a step
     progressed = [event for event in events if event.kind == "progressed"]
     assert {event.fit for event in progressed} == {1}
     assert (progressed[-1].samples, progressed[-1].epoch) == (480, 2)

@@ -1,0 +1,27 @@
+"""The bench of the callback keeps its contract; how much it costs is for `make bench` to say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bench.overhead import Overhead, measure
+
+
+def test_the_interval_contains_the_ratio() -> None:
+    result = measure(3, 40, 0.0005)
+    assert isinstance(result, Overhead)
+    assert result.ratio_low <= result.ratio <= result.ratio_high
+    assert result.step_ms >= 0.5
+
+
+@pytest.mark.slow
+def test_json_is_one_object_and_nothing_else() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.overhead", "--json", "--quick"],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert set(json.loads(done.stdout)) == {"step_ms", "ratio", "ratio_low", "ratio_high"}
