@@ -146,13 +146,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     parser = argparse.ArgumentParser(prog="python -m bench.overhead", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
-    parser.add_argument("--quick", action="store_true", help="four pairs of short blocks")
+    parser.add_argument("--quick", action="store_true", help="two pairs of short blocks")
     options = parser.parse_args(arguments)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         with contextlib.redirect_stdout(io.StringIO()):
-            result = measure(4, 80) if options.quick else measure()
+            result = measure(2, 60) if options.quick else measure()
     if options.json:
         print(json.dumps(asdict(result)))
         return
