@@ -11,9 +11,10 @@ trigger    seats
 ========== ================================================================================
 tick       every free device, and every held one whose holder may be moved at all
 device_free  the free devices
-arrival    the free devices, and of each holder that has more than its share now and has
-           repaid its last move all devices (the policy takes what is beyond the share)
-visit      as arrival; but only first visits take held seats, nobody else does
+arrival    the free devices, and what holders have beyond their share now and have repaid;
+           nobody is brought below its share
+visit      as arrival, and where nothing is free what the holder furthest above its share has
+           beyond it, rounded up; only first visits take held seats, nobody else does
 fixed      none of a policy's
 ========== ================================================================================
 
