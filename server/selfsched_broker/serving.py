@@ -48,7 +48,7 @@ class Running:
 
     addresses: Addresses
     service: Service
-    end: Callable[[], None]
+    end: Callable[[], object]
     """Ends it in order. Callable from any thread."""
 
 
