@@ -36,6 +36,8 @@ class JobDescription(BaseModel):
     max_devices: int = Field(default=1, ge=1)
     batch_devices: int | None = Field(default=None, ge=1)
     validation: Literal["whole", "sharded"] = "whole"
+    accelerator: Literal["cpu", "gpu"] | None = None
+    """What kind of devices it is for; None: GPUs where there are any, else CPUs."""
     job_seed: int = 0
     plan: str | None = None
     """A fixed list of allocations (`2@0,1@7`) that stands in for a broker."""

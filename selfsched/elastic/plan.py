@@ -109,21 +109,24 @@ class Plan:
 
 
 def planned(job: JobDescription) -> Plan:
-    """The plan that a job names.
+    """The plan that a job names, on this machine.
 
     Raises:
         Refused: as `parse_plan`.
     """
     assert job.plan is not None
     stretches = parse_plan(job.plan)
-    return Plan(stretches, _devices(max(stretch.devices for stretch in stretches)))
+    return Plan(stretches, _devices(job, max(stretch.devices for stretch in stretches)))
 
 
 def unarbitrated(job: JobDescription) -> Plan:
     """All of `max_devices` from beginning to end, with nobody to ask."""
-    return Plan([PlannedStretch(job.max_devices, 1, 0)], _devices(job.max_devices))
+    return Plan([PlannedStretch(job.max_devices, 1, 0)], _devices(job, job.max_devices))
 
 
-def _devices(count: int) -> tuple[Device, ...]:
+def _devices(job: JobDescription, count: int) -> tuple[Device, ...]:
     """GPUs where there are any; else processes on this machine's cores, as many as asked for."""
-    return local_devices.gpus() or local_devices.private_cpu_devices(count)
+    gpus = () if job.accelerator == "cpu" else local_devices.gpus()
+    if gpus or job.accelerator == "gpu":
+        return gpus
+    return local_devices.private_cpu_devices(count)

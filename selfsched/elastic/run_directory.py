@@ -37,7 +37,7 @@ from selfsched.errors import Refused
 _LONGEST_SOCKET_PATH = 100
 """Of 108 bytes with the final zero; some room for the file's own name."""
 _KEPT_UNNAMED_RUNS = 20
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def open_run(name: str | None, *, parent: Path | None = None) -> tuple[RunDirect
     Raises:
         Refused: a bad name, a run of that name is alive, or the directory is not private.
     """
-    if name is not None and not _NAME.match(name):
+    if name is not None and not _NAME.fullmatch(name):
         raise Refused(
             f"{name[:80]!r} is no name for a job: letters, digits, '.', '_' and '-', at most 64, "
             "the first a letter or digit"

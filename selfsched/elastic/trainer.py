@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import sys
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -22,6 +23,7 @@ from selfsched.elastic.payload import Payload, cell_sources, write_payload
 from selfsched.elastic.program import Package, installed_package
 from selfsched.elastic.run import check_devices
 from selfsched.elastic.run_directory import RunDirectory, RunOutcome, open_run, reopen_run
+from selfsched.elastic.segment import SEGMENT_VARIABLE
 from selfsched.errors import InvalidSettings
 
 _OURS = ("devices", "num_nodes")
@@ -82,7 +84,9 @@ class Trainer:
             "batch_devices": batch_devices, "plan": plan, "broker": broker,
             "without_broker": without_broker, "wait_seconds": wait_seconds,
         }  # fmt: skip
-        self._elastic = elastic and not self._settings.off
+        # Within `selfsched run` the launcher's own supervisor already moves this process about.
+        self._is_rank = SEGMENT_VARIABLE in os.environ
+        self._elastic = elastic and not self._settings.off and not self._is_rank
         self._arguments = _checked(lightning_trainer_arguments)
         self._package: Package | None = None
         self._plain: Any = None
@@ -143,7 +147,8 @@ class Trainer:
         job = JobDescription(
             run_directory=directory.path, name=self._settings.name, program="payload",
             package=cast(Package, self._package), working_directory=Path.cwd(),
-            import_path=tuple(entry or str(Path.cwd()) for entry in sys.path), **self._job,  # type: ignore[arg-type]
+            import_path=tuple(entry or str(Path.cwd()) for entry in sys.path),
+            accelerator=_accelerator(self._arguments.get("accelerator")), **self._job,  # type: ignore[arg-type]
         )
         shows_bar = self._arguments.get("enable_progress_bar", True)
         try:
@@ -232,7 +237,7 @@ class Trainer:
             package = importlib.import_module(self._package or _loaded_package())
             arguments = {**self._arguments, "devices": 1, "num_nodes": 1}
             arguments.pop("strategy", None)  # of several processes; here is one
-            if self._elastic:
+            if self._elastic or self._is_rank:
                 arguments["callbacks"] = _with_our_callback(arguments.get("callbacks"))
             self._plain = package.Trainer(**arguments)
         return self._plain
@@ -242,6 +247,12 @@ class Trainer:
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._plain_trainer(), name)
+
+
+def _accelerator(asked: Any) -> Literal["cpu", "gpu"] | None:
+    if asked == "cpu":
+        return "cpu"
+    return "gpu" if asked in ("gpu", "cuda") else None
 
 
 def _with_our_callback(callbacks: Any) -> list[Any]:

@@ -17,7 +17,35 @@ def node_name() -> str:
 
 
 def gpus() -> tuple[LeasedDevice, ...]:
-    """The GPUs that the driver shows, by UUID; none where there is no driver."""
+    """The GPUs of this machine that `CUDA_VISIBLE_DEVICES` leaves, by UUID; none without a driver."""
+    return visible(_all_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def visible(devices: tuple[LeasedDevice, ...], setting: str | None) -> tuple[LeasedDevice, ...]:
+    """What a `CUDA_VISIBLE_DEVICES` leaves of the devices, in its order, as CUDA reads it.
+
+    Entries are indices or UUIDs, which may be cut short where that is unambiguous. The first
+    entry that names no device, or one named before, hides itself and all that follow; so an
+    empty value hides everything.
+    """
+    if setting is None:
+        return devices
+    chosen: list[LeasedDevice] = []
+    for entry in (part.strip() for part in setting.split(",")):
+        named = [device for device in devices if _is_named(device, entry)]
+        if len(named) != 1 or named[0] in chosen:
+            break
+        chosen.append(named[0])
+    return tuple(chosen)
+
+
+def _is_named(device: LeasedDevice, entry: str) -> bool:
+    if entry.isdigit():
+        return device.index == int(entry)
+    return entry.startswith(("GPU-", "MIG-")) and device.id.startswith(entry)
+
+
+def _all_gpus() -> tuple[LeasedDevice, ...]:
     try:
         import pynvml
     except ImportError:

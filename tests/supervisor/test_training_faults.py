@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from supervisor.runs import Run, Runs, is_alive, wait_for
 
 pytestmark = pytest.mark.slow
