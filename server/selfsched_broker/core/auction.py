@@ -49,13 +49,22 @@ from selfsched_broker.core.reservation import Reservation, reserve_seats
 from selfsched_broker.core.visits import Visit, serve_visits
 
 FEWEST_CONSIDERED = 10
+_LEAST_PAYMENT = 1e-300
 
 
 @dataclass(slots=True)
-class _Result:
-    """What has been decided so far."""
+class _Sitting:
+    """One auction while it is held: what is known, and what has been decided so far."""
 
+    market: Market
+    owed: Mapping[str, float]
+    """Each contender's share right now, in devices."""
+    ground: Ground
+    reservation: Reservation
+    visits: Mapping[str, Visit]
+    standings: Mapping[str, Standing]
     devices: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Seats and kept devices of everybody who is settled."""
     considered: set[str] = field(default_factory=set)
     payments: dict[str, float] = field(default_factory=dict)
     gap: float = 0.0
@@ -68,25 +77,19 @@ def hold_auction(market: Market) -> Ruling:
         An award with its reason for every contender; `gap` is the proved distance from the
         largest welfare in mean log value per considered job, 0 where the optimum is proved.
     """
-    parts = weight_parts(market.contenders)
-    owed = {job: part * market.total_devices for job, part in parts.items()}
+    owed = {job: part * market.total_devices for job, part in weight_parts(market.contenders).items()}
     reservation = reserve_seats(market)
     visits, lost = serve_visits(market, owed, reservation)
-    standings = standings_of(market, owed, lost)
-    result = _Result()
-    for visit in visits.values():
-        result.devices[visit.job] = visit.devices
-    bound = _keep_the_bound(market, standings, result)
-    movable = [standing for job, standing in standings.items() if job not in bound]
-    ground = survey(market.seats, market)
-    ranked = sorted(movable, key=lambda s: (-_rho_now(s, market, ground), s.contender.number))
-    count = max(FEWEST_CONSIDERED, math.ceil((1 - market.options.fairness_knob) * len(market.contenders)))
-    first = [s for at, s in enumerate(ranked) if at < count or _sells(s, market)]
-    rest = [s for at, s in enumerate(ranked) if at >= count and not _sells(s, market)]
-    result.considered = {s.job for s in first} | bound | set(visits)
-    _divide_among(first, market, reservation, result, pays=True)
-    _divide_among(rest, market, reservation, result, pays=False)
-    return _conclude(market, standings, visits, reservation, result)
+    sitting = _Sitting(
+        market, owed, survey(market.seats, market), reservation, visits, standings_of(market, owed, lost)
+    )
+    sitting.devices = {visit.job: visit.devices for visit in visits.values()}
+    _settle_the_bound(sitting)
+    first, rest = _consider(sitting)
+    sitting.considered = {s.job for s in first} | sitting.devices.keys()
+    _divide_among(first, sitting, pays=True)
+    _divide_among(rest, sitting, pays=False)
+    return _conclude(sitting)
 
 
 def standings_of(
@@ -128,17 +131,16 @@ def _retains(contender: Contender, owed: float, market: Market) -> int:
     return min((n for n in contender.allowed_devices if owed <= n <= held), default=held)
 
 
-def _keep_the_bound(market: Market, standings: Mapping[str, Standing], result: _Result) -> set[str]:
-    """Those whose devices are settled already.
+def _settle_the_bound(sitting: _Sitting) -> None:
+    """Settle those who keep what they have.
 
-    They keep what they have: not repaid, not movable, still visiting, or unable to run on what
+    Their move is not repaid, they cannot be moved, are still visiting, or cannot run on what
     they keep anyway, so that nothing of the rest can be taken. If one of the last has given to
     a visit, it goes on with what is left to it.
     """
-    bound = set()
-    for contender in market.contenders:
+    for contender in sitting.market.contenders:
         left: tuple[str, ...] = (*contender.kept, *contender.at_stake)
-        standing = standings.get(contender.job)
+        standing = sitting.standings.get(contender.job)
         if not left:
             continue
         if contender.may_move and standing is not None:
@@ -147,19 +149,24 @@ def _keep_the_bound(market: Market, standings: Mapping[str, Standing], result: _
             left = (*contender.kept, *standing.at_stake)
             if not standing.has_all:
                 left = left[: max((n for n in standing.allowed if n <= len(left)), default=len(left))]
-        result.devices[contender.job] = tuple(sorted(left))
-        bound.add(contender.job)
-    return bound
+        sitting.devices[contender.job] = tuple(sorted(left))
 
 
-def _sells(standing: Standing, market: Market) -> bool:
-    return market.trigger != "tick" and bool(standing.at_stake)
+def _consider(sitting: _Sitting) -> tuple[list[Standing], list[Standing]]:
+    """Those whose bids are considered, and the rest: by rho, the worst first."""
+    market = sitting.market
+    movable = [s for job, s in sitting.standings.items() if job not in sitting.devices]
+    ranked = sorted(movable, key=lambda s: (-_rho_now(s, sitting), s.contender.number))
+    count = max(FEWEST_CONSIDERED, math.ceil((1 - market.options.fairness_knob) * len(market.contenders)))
+    sells = [market.trigger != "tick" and bool(s.at_stake) for s in ranked]
+    first = [s for at, s in enumerate(ranked) if at < count or sells[at]]
+    return first, [s for at, s in enumerate(ranked) if at >= count and not sells[at]]
 
 
-def _rho_now(standing: Standing, market: Market, ground: Ground) -> float:
+def _rho_now(standing: Standing, sitting: _Sitting) -> float:
     """rho if nothing changes: on what it holds, or with nothing for one term."""
     held = (*standing.contender.kept, *standing.contender.at_stake)
-    return _rho(standing, row_for(standing, held, ground) if held else None, False, market)
+    return _rho(standing, row_for(standing, held, sitting.ground) if held else None, False, sitting.market)
 
 
 def _rho(standing: Standing, row: Row | None, moves: bool, market: Market) -> float:
@@ -172,45 +179,36 @@ def _rho(standing: Standing, row: Row | None, moves: bool, market: Market) -> fl
 # --- dividing ----------------------------------------------------------------------------
 
 
-def _divide_among(
-    standings: Sequence[Standing], market: Market, reservation: Reservation, result: _Result, *, pays: bool
-) -> None:
+def _divide_among(standings: Sequence[Standing], sitting: _Sitting, *, pays: bool) -> None:
     if not standings:
         return
-    gone = {device for devices in result.devices.values() for device in devices}
-    gone |= reservation.withheld
-    seats = [seat for seat in market.seats if seat.device not in gone]
-    ground = survey(seats, market)
-    choices = write_choices(standings, ground, market)
-    division = divide(Question(ground.seats, choices, _limits(standings, market, result)))
+    gone = {device for devices in sitting.devices.values() for device in devices}
+    gone |= sitting.reservation.withheld
+    seats = [seat for seat in sitting.market.seats if seat.device not in gone]
+    ground = survey(seats, sitting.market)
+    choices = write_choices(standings, ground, sitting.market)
+    division = divide(Question(ground.seats, choices, _limits(standings, sitting)))
     chosen = [division.chosen[s.job] for s in sorted(standings, key=lambda s: s.contender.number)]
     given = assign_devices(chosen, seats, {s.job: s.contender for s in standings})
     for standing in standings:
-        choice = division.chosen[standing.job]
-        kept = standing.contender.kept[: choice.devices - choice.taken]
-        result.devices[standing.job] = tuple(sorted((*kept, *given[standing.job])))
+        sitting.devices[standing.job] = tuple(sorted((*standing.contender.kept, *given[standing.job])))
     if pays:
-        result.payments = _payments(standings, division)
-        result.gap = max(0.0, division.bound - division.gain) / len(standings)
+        sitting.payments = _payments(standings, division)
+        sitting.gap = max(0.0, division.bound - division.gain) / len(standings)
 
 
-def _limits(
-    standings: Sequence[Standing], market: Market, result: _Result
-) -> list[tuple[frozenset[str], int]]:
+def _limits(standings: Sequence[Standing], sitting: _Sitting) -> list[tuple[frozenset[str], int]]:
     """What each account with a quota may hold, less what its other jobs have or were given."""
     members = {s.job for s in standings}
     limits = []
     for account in sorted({s.contender.account for s in standings}):
-        own = [c for c in market.contenders if c.account == account]
+        own = [c for c in sitting.market.contenders if c.account == account]
         left = min((c.quota_left for c in own if c.quota_left is not None), default=None)
         if left is None:
             continue
         held = {c.job: len(c.kept) + len(c.at_stake) for c in own}
-        elsewhere = sum(
-            len(result.devices.get(c.job, ())) if c.job in result.devices else held[c.job]
-            for c in own
-            if c.job not in members
-        )
+        others = [c.job for c in own if c.job not in members]
+        elsewhere = sum(len(sitting.devices[j]) if j in sitting.devices else held[j] for j in others)
         group = frozenset(c.job for c in own if c.job in members)
         limits.append((group, left + sum(held.values()) - elsewhere))
     return limits
@@ -224,69 +222,57 @@ def _payments(standings: Iterable[Standing], division: Division) -> dict[str, fl
         if without is None:
             continue
         harm = sum(choice.welfare - division.chosen[job].welfare for job, choice in without.items())
-        payments[standing.job] = math.exp(-max(0.0, harm) / standing.weight)
+        # Tiny weights would underflow: c is above 0 however small.
+        payments[standing.job] = max(math.exp(-max(0.0, harm) / standing.weight), _LEAST_PAYMENT)
     return payments
 
 
 # --- the ruling --------------------------------------------------------------------------
 
 
-def _conclude(
-    market: Market,
-    standings: Mapping[str, Standing],
-    visits: Mapping[str, Visit],
-    reservation: Reservation,
-    result: _Result,
-) -> Ruling:
-    owed = {job: part * market.total_devices for job, part in weight_parts(market.contenders).items()}
-    outcomes = [_outcome(c, market, standings, visits, result, owed) for c in market.contenders]
-    awards = {
-        o.contender.job: Award(
-            job=o.contender.job,
-            devices=result.devices.get(o.contender.job, ()),
-            considered=o.contender.job in result.considered,
-            visit=o.visit,
-            rho_before=o.rho_before,
-            rho_after=o.rho_after,
-            payment=result.payments.get(o.contender.job),
-            reason=explain(o, outcomes, market),
+def _conclude(sitting: _Sitting) -> Ruling:
+    market = sitting.market
+    outcomes = [_outcome(contender, sitting) for contender in market.contenders]
+    awards = {}
+    for outcome in outcomes:
+        job = outcome.contender.job
+        awards[job] = Award(
+            job=job,
+            devices=sitting.devices.get(job, ()),
+            considered=outcome.considered,
+            visit=outcome.visit,
+            rho_before=outcome.rho_before,
+            rho_after=outcome.rho_after,
+            payment=sitting.payments.get(job),
+            reason=explain(outcome, outcomes, market),
         )
-        for o in outcomes
-    }
-    reserve = {}
-    if reservation.job is not None and not awards[reservation.job].devices:
-        reserve[reservation.job] = reservation.devices
-    given = sum(o.got - len(o.contender.kept) for o in outcomes)
-    reason = f"{len(market.seats)} seats, {max(0, given)} given to {sum(o.got > 0 for o in outcomes)} jobs"
-    return Ruling(awards=awards, gap=result.gap, reserve=reserve, reason=reason)
+    first = sitting.reservation.job
+    reserve = {first: sitting.reservation.devices} if first and not awards[first].devices else {}
+    seats = {seat.device for seat in market.seats}
+    given = sum(len(seats.intersection(award.devices)) for award in awards.values())
+    holders = sum(bool(award.devices) for award in awards.values())
+    reason = f"{given} of {len(seats)} devices given out; {holders} of {len(awards)} jobs run"
+    return Ruling(awards=awards, gap=sitting.gap, reserve=reserve, reason=reason)
 
 
-def _outcome(
-    contender: Contender,
-    market: Market,
-    standings: Mapping[str, Standing],
-    visits: Mapping[str, Visit],
-    result: _Result,
-    owed: Mapping[str, float],
-) -> Outcome:
-    ground = survey(market.seats, market)
-    devices = result.devices.get(contender.job, ())
+def _outcome(contender: Contender, sitting: _Sitting) -> Outcome:
+    devices = sitting.devices.get(contender.job, ())
     held = {*contender.kept, *contender.at_stake}
-    standing = standings.get(contender.job)
+    standing = sitting.standings.get(contender.job)
     before = after = None
     if standing is not None:
-        before = _rho_now(standing, market, ground)
-        row = row_for(standing, devices, ground) if devices else None
-        after = _rho(standing, row, set(devices) != held, market)
+        before = _rho_now(standing, sitting)
+        row = row_for(standing, devices, sitting.ground) if devices else None
+        after = _rho(standing, row, set(devices) != held, sitting.market)
     return Outcome(
         contender=contender,
         held=len(held),
         got=len(devices),
-        owed=owed[contender.job],
+        owed=sitting.owed[contender.job],
         moved=set(devices) != held,
-        visit=contender.job in visits,
-        visitor=next((v.job for v in visits.values() if contender.job in v.given_by), None),
-        considered=contender.job in result.considered,
+        visit=contender.job in sitting.visits,
+        visitor=next((v.job for v in sitting.visits.values() if contender.job in v.given_by), None),
+        considered=contender.job in sitting.considered,
         measured=is_measured(contender.bid),
         rho_before=before,
         rho_after=after,
