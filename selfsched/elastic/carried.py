@@ -78,7 +78,8 @@ def _merge_results(parts: Sequence[dict[str, Any]], rank: int) -> dict[str, Any]
     merged_results = {}
     for key in {key: None for part in parts for key in part}:
         versions = [part[key] for part in parts if key in part]
-        saved = dict(versions[0])
+        # Merged here and, until a next `log` says otherwise, at the epoch's end by us.
+        saved = {**versions[0], "sync_should": False}
         if saved["is_tensor"]:
             reduction = saved["reduce_fx"]
             states = [version["state"] for version in versions]

@@ -215,7 +215,7 @@ def _read_result(metric: Any) -> dict[str, Any]:
 def _result_metric(trainer: Any, saved: dict[str, Any]) -> Any:
     """A `_ResultMetric` as it was, or None where it cannot be built again."""
     module = import_module(f"{package_of(trainer)}.trainer.connectors.logger_connector.result")
-    meta = module._Metadata(
+    meta = _adopting(module._Metadata)(
         **{name: saved[name] for name in _META_FIELDS}, reduce_fx=getattr(torch, saved["reduce_fx"])
     )
     if not saved["sync_default_group"]:
@@ -237,13 +237,39 @@ def _result_metric(trainer: Any, saved: dict[str, Any]) -> Any:
     return metric
 
 
+def _adopting(metadata: type[Any]) -> type[Any]:
+    """Metadata that take over how the next `log` call of their key synchronises.
+
+    Lightning compares the stored metadata with those of each call. Whether `sync_dist=True` means
+    anything depends on the strategy, so on the world size, which may have changed.
+    """
+
+    class Adopting(metadata):  # type: ignore[misc]
+        __hash__ = None  # type: ignore[assignment]
+
+        def __eq__(self, other: object) -> bool:
+            if not isinstance(other, metadata):
+                return NotImplemented
+            self.sync = other.sync
+            names = (*_META_FIELDS, "reduce_fx")
+            return all(getattr(self, name) == getattr(other, name) for name in names)
+
+    return Adopting
+
+
 def epoch_accumulators(trainer: Any) -> dict[str, Any]:
-    """The running means, sums and extremes that Lightning will not reduce over ranks itself."""
+    """The running means, sums and extremes of the epoch that are to be taken over all ranks.
+
+    With `sync_dist=True` Lightning does it itself, but takes the mean of the ranks' sample
+    counts as an integer: 12 and 11 become 22. A mean that is whole on every rank stays right
+    under that, a sum would not.
+    """
     return {
         key: metric
         for key, metric in trainer.fit_loop.epoch_loop._results.items()
-        if metric.is_tensor and metric.meta.on_epoch and not metric.has_reset and not metric.meta.sync.should
+        if metric.is_tensor and metric.meta.on_epoch and not metric.has_reset
         and not metric.meta.sync.rank_zero_only
+        and not (metric.meta.sync.should and metric.meta.is_sum_reduction)
     }  # fmt: skip
 
 

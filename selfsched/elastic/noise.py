@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -53,6 +55,17 @@ def restore_random_states(states: dict[str, Any]) -> None:
     random.setstate((version, tuple(internal), gauss_next))
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])
+
+
+@contextmanager
+def seeded(*parts: int) -> Iterator[None]:
+    """Seed everything from the parts within the block, and leave no trace of it."""
+    states = random_states()
+    seed_all(*parts)
+    try:
+        yield
+    finally:
+        restore_random_states(states)
 
 
 def _listed(state: tuple[Any, ...]) -> list[Any]:

@@ -15,15 +15,13 @@ one of the batch with weight 0, so that all ranks take part in the same collecti
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
-from selfsched.elastic.noise import mixed_seed, seed_all
+from selfsched.elastic.noise import mixed_seed, seeded
 from selfsched.errors import Unsupported
 
 
@@ -133,18 +131,13 @@ class Drawn:
         return drawn
 
     def _draw(self, epoch: int) -> torch.Tensor:
-        numpy_state, python_state = np.random.get_state(), random.getstate()
-        with torch.random.fork_rng():
-            seed_all(self._seed, epoch)
+        with seeded(self._seed, epoch):
             generator = getattr(self._sampler, "generator", None)
             if isinstance(generator, torch.Generator):
                 generator.manual_seed(mixed_seed(self._seed, epoch))
             if callable(set_epoch := getattr(self._sampler, "set_epoch", None)):
                 set_epoch(epoch)
-            drawn = torch.tensor([int(index) for index in self._sampler], dtype=torch.int64)
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
-        return drawn
+            return torch.tensor([int(index) for index in self._sampler], dtype=torch.int64)
 
 
 def order_hash(order: torch.Tensor) -> str:

@@ -48,8 +48,8 @@ class Seen:
     """(fit, global step, loss)"""
     rates: list[tuple[str, int, float]] = field(default_factory=list)
     """(fit, global step, learning rate)"""
-    epoch_means: list[tuple[str, int, float, float]] = field(default_factory=list)
-    """(fit, epoch, mean loss as logged, torchmetrics mean)"""
+    epoch_means: list[tuple[str, int, float, float, float]] = field(default_factory=list)
+    """(fit, epoch, mean loss as logged, torchmetrics mean, mean loss logged with sync_dist)"""
 
 
 def module_class(package: str) -> type[Any]:
@@ -78,6 +78,7 @@ def module_class(package: str) -> type[Any]:
             self.mean.update(loss.detach(), weight=len(batch[0]))
             self.log("loss", loss, on_step=True, on_epoch=True)
             self.log("torchmean", self.mean, on_step=False, on_epoch=True)
+            self.log("synced", loss, on_step=False, on_epoch=True, sync_dist=True)
             return loss
 
         def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -86,7 +87,7 @@ def module_class(package: str) -> type[Any]:
 
         def on_train_epoch_end(self) -> None:
             metrics = self.trainer.callback_metrics
-            means = float(metrics["loss_epoch"]), float(metrics["torchmean"])
+            means = [float(metrics[name]) for name in ("loss_epoch", "torchmean", "synced")]
             self.seen.epoch_means.append((self.tag, self.trainer.current_epoch, *means))
 
         def validation_step(self, batch: Any, batch_idx: int) -> None:

@@ -39,7 +39,7 @@ def play_ranks(directory: Path, scenarios: list[dict[str, Any]]) -> None:
         [sys.executable, "-m", "elastic.ranks", str(directory)], env=environment, capture_output=True,
         text=True, timeout=240, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-9000:]
 
 
 def results(directory: Path, name: str) -> list[list[dict[str, Any]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,19 @@ import torch
 from elastic.nasty import Seen
 from elastic.tiny import Tiny, loader, make_block, order, play_tiny, terminate
 
-from selfsched.core.events import CheckpointSaved, FitFinished, FitStarted, Left, RankStarted, StretchTimed
+from selfsched.core.events import (
+    CheckpointSaved,
+    FitFinished,
+    FitStarted,
+    Left,
+    RankRaised,
+    RankStarted,
+    StretchTimed,
+)
 from selfsched.elastic import fit as fit_module
 from selfsched.elastic import process as process_module
 from selfsched.elastic.checkpoints import CheckpointStore
+from selfsched.elastic.process import Termination
 from selfsched.elastic.segment import Order, boottime
 from selfsched.errors import Stopped, Yielded
 
@@ -158,6 +168,41 @@ def test_an_earlier_handler_that_exits_is_heard_after_the_checkpoint(tmp_path: P
     assert isinstance(played.left, SystemExit)
     assert played.left.code == 9
     assert newest(tmp_path).step == 3
+
+
+def test_a_forked_worker_of_the_loader_has_nothing_to_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[int] = []
+    earlier = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    termination = Termination()
+    try:
+        termination.install()
+        monkeypatch.setattr(os, "getpid", lambda: -1)  # as a fork sees it
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
+    assert heard == [signal.SIGTERM]
+    assert not termination.requested
+
+
+@pytest.mark.parametrize(
+    ("error", "out_of_memory"),
+    [
+        (ValueError("boom"), False),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), True),
+        (MemoryError(), True),
+    ],
+)
+def test_what_the_users_code_raises_is_told_with_its_traceback(
+    tmp_path: Path, told: list[Any], error: Exception, out_of_memory: bool
+) -> None:
+    def fail(trainer: Any) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        play_tiny(tmp_path, acts={3: fail})
+    (raised,) = of(told, RankRaised)
+    assert (raised.type, raised.out_of_memory) == (type(error).__name__, out_of_memory)
+    assert "raise error" in raised.traceback
 
 
 def test_restart_checkpoints_come_by_the_clock_and_stay_two(

@@ -131,6 +131,8 @@ class Average(pl.callbacks.WeightAveraging):  # type: ignore[misc]
         {"train": loader(shuffle=False)},
         {"max_epochs": 6, "train": loader(4, batch_size=4)},
         {"max_epochs": 3, "accumulate_grad_batches": 8},
+        {"fast_dev_run": 4, "validation": loader(4, shuffle=False)},
+        {"validation": [loader(4, shuffle=False), loader(6, shuffle=False)], "limit_val_batches": 0.5},
     ],
     ids=lambda options: "-".join(options),
 )

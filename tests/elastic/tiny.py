@@ -47,11 +47,12 @@ class Tiny(pl.LightningModule):  # type: ignore[misc]
         if act is not None:
             act(self.trainer)
 
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         self.log("val_loss", ((self.layer(batch[1]).squeeze(-1) - batch[2]) ** 2).mean())
 
     def on_validation_epoch_end(self) -> None:
-        loss = float(self.trainer.callback_metrics["val_loss"])
+        metrics = self.trainer.callback_metrics
+        loss = sum(float(value) for name, value in metrics.items() if name.startswith("val_loss"))
         self.seen.validations.append(("fit", self.trainer.global_step, loss))
 
     def configure_optimizers(self) -> Any:
