@@ -7,6 +7,7 @@ never repeat what was asked for). Nothing is decided about devices here.
 from __future__ import annotations
 
 import logging
+import re
 from typing import TypeVar
 
 from selfsched.protocol import (
@@ -43,6 +44,7 @@ from selfsched_broker.service import Known, Question, Service
 log = logging.getLogger(__name__)
 MOST_LIVE_JOBS_PER_ACCOUNT = 1000
 _MOST_AUCTIONS = 200
+_IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
 M = TypeVar("M", bound=Message)
 
 
@@ -174,6 +176,8 @@ class Desk:
     def prior(self, caller: Caller, hardware: str) -> HardwarePrior:
         """What is known of a kind of hardware."""
         self._refuse_nodes(caller)
+        if not _IDENTIFIER.fullmatch(hardware):
+            raise Refusal(ProblemCode.NOT_FOUND, "there is no such hardware")
         return self.priors.of(hardware)
 
     def account(self, caller: Caller) -> AccountView:

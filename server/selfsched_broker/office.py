@@ -113,10 +113,18 @@ class _Books:
         from selfsched_broker.api.polls import Polls
         from selfsched_broker.app import build_app
         from selfsched_broker.desk import Desk
+        from selfsched_broker.management import Management
 
         with ThreadPoolExecutor(1) as workers:
             polls = Polls(asyncio.get_running_loop())
-            app = build_app(Backstage.of(Desk(self._service), polls, workers, 0.0))
+            backstage = Backstage(
+                desk=Desk(self._service),
+                management=Management(self._service),
+                polls=polls,
+                workers=workers,
+                longest_wait_seconds=0.0,
+            )
+            app = build_app(backstage)
 
             async def as_me(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
                 await app({**scope, "state": {"peer_uid": os.geteuid()}}, receive, send)

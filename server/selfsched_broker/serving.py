@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from socket import socket
@@ -22,6 +22,7 @@ from socket import socket
 import uvicorn
 
 from selfsched_broker.api.call import Backstage
+from selfsched_broker.api.limits import Buckets, Budget
 from selfsched_broker.api.peer import PeerProtocol
 from selfsched_broker.api.polls import Polls
 from selfsched_broker.app import LOOPBACK_HOSTS, build_app
@@ -29,6 +30,7 @@ from selfsched_broker.core.policies import policy_named
 from selfsched_broker.desk import Desk
 from selfsched_broker.identity import Caller
 from selfsched_broker.listening import READY_FILE, Addresses, Listening, listen, write_ready_file
+from selfsched_broker.management import Management
 from selfsched_broker.own_node import Agent, OwnNode
 from selfsched_broker.service import Rules, Service
 from selfsched_broker.settings import BrokerSettings, is_loopback
@@ -129,7 +131,8 @@ async def _serve(
     polls, desk = Polls(loop), Desk(service)
     service.listen(polls.tell)
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="broker-call") as workers:
-        servers = _servers(settings, listening, Backstage.of(desk, polls, workers, _longest_wait(settings)))
+        backstage = _backstage(settings, desk, polls, workers)
+        servers = _servers(settings, listening, backstage)
         running = [asyncio.create_task(server.serve(sockets=own)) for server, own in servers]
         with _node(desk, agent):
             service.start()
@@ -150,8 +153,16 @@ async def _serve(
     return life.ended
 
 
-def _longest_wait(settings: BrokerSettings) -> float:
-    return settings.lease.ttl_seconds / 3
+def _backstage(settings: BrokerSettings, desk: Desk, polls: Polls, workers: Executor) -> Backstage:
+    return Backstage(
+        desk=desk,
+        management=Management(desk.service),
+        polls=polls,
+        workers=workers,
+        longest_wait_seconds=settings.lease.ttl_seconds / 3,
+        calls=Buckets(Budget(per_second=settings.calls_per_second)),
+        heartbeats=Buckets(Budget(per_second=settings.reports_per_second)),
+    )
 
 
 class _Server(uvicorn.Server):

@@ -61,6 +61,8 @@ class BrokerSettings:
     policy: str = DEFAULT_POLICY
     ready_file: Path | None = None
     idle_exit_seconds: float | None = None
+    calls_per_second: float = 20.0
+    reports_per_second: float = 5.0
     lease: LeaseOptions = field(default_factory=LeaseOptions)
     fairness: FairnessOptions = field(default_factory=FairnessOptions)
     failpoint: Failpoint = field(default_factory=Failpoint)
@@ -171,6 +173,14 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "idle_exit_seconds", _number(0.1, _MOST_SECONDS), "number", "never; private: `600`",
         "End so long after the last job.",
+    ),
+    Setting(
+        "calls_per_second", _number(0.1, 1e6), "number", "`20`",
+        "Calls of an account in the long run; ten times as many at once.",
+    ),
+    Setting(
+        "reports_per_second", _number(0.1, 1e6), "number", "`5`",
+        "Reports of one job or node in the long run; ten times as many at once.",
     ),
     *_options(LeaseOptions, _LEASE_NAMES),
     *_options(FairnessOptions, _FAIRNESS_NAMES),

@@ -7,13 +7,13 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from fastapi import Request, Response
 
 from selfsched.protocol import Message, ProblemCode
-from selfsched_broker.api.limits import CALLS, HEARTBEATS, Buckets
+from selfsched_broker.api.limits import Buckets, Budget
 from selfsched_broker.api.polls import Polls
 from selfsched_broker.api.problems import BadRequest
 from selfsched_broker.api.strict_json import parse_body
@@ -38,22 +38,12 @@ class Backstage:
     management: Management
     polls: Polls
     workers: Executor
-    calls: Buckets
-    heartbeats: Buckets
     longest_wait_seconds: float
-
-    @classmethod
-    def of(cls, desk: Desk, polls: Polls, workers: Executor, longest_wait_seconds: float) -> Backstage:
-        """With full budgets."""
-        return cls(
-            desk=desk,
-            management=Management(desk.service),
-            polls=polls,
-            workers=workers,
-            calls=Buckets(CALLS),
-            heartbeats=Buckets(HEARTBEATS),
-            longest_wait_seconds=longest_wait_seconds,
-        )
+    """No answer is held back for longer."""
+    calls: Buckets = field(default_factory=lambda: Buckets(Budget(per_second=20)))
+    """Of an account."""
+    heartbeats: Buckets = field(default_factory=lambda: Buckets(Budget(per_second=5)))
+    """Of a job or a node."""
 
 
 class Call:

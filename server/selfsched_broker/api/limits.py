@@ -18,16 +18,14 @@ _MOST_BUCKETS = 20_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """So many calls at once, and so many a second in the long run."""
+    """So many calls a second in the long run, and ten times as many at once."""
 
-    burst: float
     per_second: float
 
-
-CALLS = Budget(burst=200, per_second=20)
-"""Of an account."""
-HEARTBEATS = Budget(burst=50, per_second=5)
-"""Of a job or a node."""
+    @property
+    def burst(self) -> float:
+        """Calls at once."""
+        return 10 * self.per_second
 
 
 class Buckets:
