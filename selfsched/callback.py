@@ -129,8 +129,10 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
             self._guarded(self._meter.epoch_started)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        if self._meter is not None:
-            self._guarded(self._meter.batch_started)
+        if (meter := self._meter) is not None:
+            gap = meter.stopwatch.batch_started()
+            if gap is not None or meter.marks is not None:
+                self._guarded(meter.batch_opened, gap)
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
         if (meter := self._meter) is not None:
@@ -257,7 +259,7 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
             scalars["data_seconds"] = times.data_seconds
             if self._meter.communication_seconds is not None:
                 scalars["communication_seconds"] = self._meter.communication_seconds
-        forecast = self._forecast(now)
+        forecast = self._forecast(time.monotonic())
         if forecast is not None:
             for quantile in ("p10", "p50", "p90"):
                 scalars[f"remaining_seconds_{quantile}"] = getattr(forecast, f"{quantile}_seconds")
@@ -271,13 +273,14 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         made_at, forecast = self._made
         wait = FORECAST_EVERY_SECONDS if forecast is not None else NO_FORECAST_SECONDS
         if self.model is not None and now - made_at >= wait:
-            forecast = self.model.forecast(self.model.devices, now) if self.model.devices else None
+            devices = self.model.devices
+            forecast = self.model.forecast(devices, boottime()) if devices else None
             self._made = (now, forecast)
         return forecast
 
     def _words(self) -> str | None:
         """The finish for the bar."""
-        forecast = self._forecast(boottime())
+        forecast = self._forecast(time.monotonic())
         if forecast is not self._worded[0]:
             words = finish_words(forecast, time.time()) if forecast is not None else None
             self._worded = (forecast, words)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from selfsched.core.events import Event, FitStarted, Progressed, StepsTimed
+from selfsched.core.events import Event, FitStarted, Progressed, StepsTimed, StretchTimed
 from selfsched.elastic.segment import boottime
 from selfsched.measure.communication import CommunicationMeter
 from selfsched.measure.device_marks import DeviceMarks
@@ -21,6 +21,8 @@ from selfsched.measure.metrics import MetricsReader
 from selfsched.measure.stopwatch import StepTimes, Stopwatch
 
 SEND_EVERY_SECONDS = 0.5
+ALONE_EVERY_SECONDS = 1.0
+"""With no supervisor that waits for news."""
 FIRST_SEND_SECONDS = 0.1
 MAX_BATCHED_STEPS = 1024
 """Steps of less than half a millisecond: the rest of a batch is counted, not told."""
@@ -54,6 +56,7 @@ class FitMeter:
         self._send = send
         self._saved_elsewhere = saved_elsewhere
         self._tells_metrics = saved_elsewhere is not None
+        self._every_seconds = SEND_EVERY_SECONDS if self._tells_metrics else ALONE_EVERY_SECONDS
         self._clock = time.perf_counter  # stands still in suspend
         self.stopwatch = Stopwatch(self._clock, step=facts.step)
         """For the hooks that only read the clock: each layer of calls would cost as much again."""
@@ -78,8 +81,8 @@ class FitMeter:
     def epoch_started(self) -> None:
         self.stopwatch.epoch_started()
 
-    def batch_started(self) -> None:
-        gap = self.stopwatch.batch_started()
+    def batch_opened(self, gap: StretchTimed | None) -> None:
+        """What is rare at a batch's start: the gap before an epoch, marks on a GPU."""
         if gap is not None:
             self._send(gap)
         if self.marks is not None:
@@ -122,7 +125,7 @@ class FitMeter:
             metrics: newest logged values.
             epoch: epochs done, when one has just ended.
         """
-        self._next_send = self._clock() + SEND_EVERY_SECONDS
+        self._next_send = self._clock() + self._every_seconds
         if self._steps:
             timings = [step._asdict() for step in self._sampled_steps()]
             self._send(StepsTimed.model_validate({"timings": timings, "dropped": self._dropped}))

@@ -186,7 +186,9 @@ class Stopwatch:
         return max(0.0, last - sum(without) / len(without))
 
     def _is_warm_up(self, now: float) -> bool:
+        if self._counted >= WARM_UP_STEPS:
+            return False
         if self._counted < ALWAYS_WARM_UP_STEPS:
             return True
         young = self._first_at is not None and now - self._first_at < WARM_UP_SECONDS
-        return self._counted < WARM_UP_STEPS and young
+        return young
