@@ -60,9 +60,9 @@ def test_two_jobs_on_two_slots_share_them_and_give_them_back() -> None:
     )
     jobs = by_name(simulation)
     notebook, script = jobs["notebook"], jobs["script"]
-    assert counts(notebook) == [1, 2, 1, 2]
+    assert counts(notebook) == [2, 1, 2]
     assert counts(script) == [1], "the visitor keeps its share and is never stopped"
-    (_, _), (_, _), (shrunk_at, _), (regrown_at, _) = notebook.history
+    (_, _), (shrunk_at, _), (regrown_at, _) = notebook.history
     assert script.history[0][0] == shrunk_at == 150
     assert regrown_at == script.finished_at
     reasons = "\n".join(simulation.books.jobs[notebook.id].reasons)

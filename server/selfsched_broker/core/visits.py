@@ -3,8 +3,9 @@
 A job without a measured row cannot be judged, so it is served before the auction: its
 smallest placement, from free devices, else from the holder furthest above its share. In the
 order of accounts by what they hold of their share, the emptiest first, within an account the
-oldest job first. A visit counts as repaid and costs nothing; the arbiter ends it after
-`visit_steps` steady steps or `visit_seconds` of them, and the job bids like any other.
+oldest job first; a job that is alone visits on all it can use. A visit counts as repaid and
+costs nothing; the arbiter ends it after `visit_steps` steady steps or `visit_seconds` of them,
+and the job bids like any other.
 
 A holder above its share may lose its last device to a visit, for the sake of a bound on how
 long a newcomer can be kept out; one whose last move is not repaid, or that cannot be moved
@@ -94,7 +95,24 @@ def serve_visits(
         floor.held[visitor.job] = len(visit.devices)
         if left is not None:
             quota[visitor.account] = left - len(visit.devices)
+    if len(by_job) == 1:
+        visits = {job: _widened(visit, by_job[job], floor, seat_of) for job, visit in visits.items()}
     return visits, {job: tuple(devices) for job, devices in floor.lost.items()}
+
+
+def _widened(visit: Visit, visitor: Contender, floor: _Floor, seat_of: Mapping[str, Seat]) -> Visit:
+    """With nobody else there, a visitor has what it could use of the node it is on.
+
+    What would lie idle measures as well, and the job is spared a restart after its visit.
+    """
+    if visitor.wanted_devices:
+        return visit
+    beside = sorted(seat.device for seat in floor.free[seat_of[visit.devices[0]].node])
+    most = len(visit.devices) + len(beside)
+    if visitor.quota_left is not None:
+        most = min(most, visitor.quota_left)
+    size = max((n for n in visitor.allowed_devices if n <= most), default=len(visit.devices))
+    return Visit(visit.job, tuple(sorted((*visit.devices, *beside[: size - len(visit.devices)]))))
 
 
 def _keep_away(floor: _Floor, withheld: frozenset[str]) -> None:

@@ -30,6 +30,17 @@ def test_a_free_device_is_taken_before_anybodys() -> None:
     assert ruling.awards["b"].payment is None
 
 
+def test_a_job_that_is_alone_visits_on_all_it_can_use() -> None:
+    alone = visitor("a", allowed_devices=(1, 2, 4))
+    assert counts(rule(THEMIS, market([alone], 3, trigger="visit"))) == {"a": 2}
+    assert counts(rule(THEMIS, market([alone], 8, trigger="visit"))) == {"a": 4}
+    assert counts(rule(THEMIS, market([alone], {"n": 1, "m": 4}, trigger="visit"))) == {"a": 1}
+    limited = visitor("a", allowed_devices=(1, 2, 4), quota_left=1)
+    assert counts(rule(THEMIS, market([limited], 8, trigger="visit"))) == {"a": 1}
+    two = [alone, visitor("b", 10, allowed_devices=(1, 2))]
+    assert counts(rule(THEMIS, market(two, 4, trigger="visit"))) == {"a": 1, "b": 1}
+
+
 def test_the_holder_furthest_above_its_share_gives() -> None:
     a, b = holder("a", 1, ("n/0", "n/1", "n/2")), holder("b", 2, ("n/3", "n/4"))
     ruling = rule(THEMIS, market([a, b, visitor("c")], 5, trigger="visit"))
