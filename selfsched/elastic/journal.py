@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from pydantic import BaseModel
@@ -31,7 +32,8 @@ class Journal:
 
     def say(self, kind: str, **fields: str | float | None) -> None:
         """Something of the supervisor's own."""
-        self._events.write(json.dumps({"kind": kind, **fields}).encode() + b"\n")
+        finite = {name: None if value in (math.inf, -math.inf) else value for name, value in fields.items()}
+        self._events.write(json.dumps({"kind": kind, **finite}).encode() + b"\n")
 
     def output(self, data: bytes) -> None:
         """What rank 0 printed."""

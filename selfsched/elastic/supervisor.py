@@ -29,7 +29,6 @@ from typing import Any, Literal
 from selfsched import settings
 from selfsched.elastic import channel
 from selfsched.elastic.allocation import Allocation, AllocationSource, Device, SegmentEnd
-from selfsched.elastic.decoding import OutputDecoder, Stream
 from selfsched.elastic.fixed import FixedEnding
 from selfsched.elastic.job import JobDescription
 from selfsched.elastic.journal import Journal
@@ -43,6 +42,7 @@ from selfsched.elastic.segment import Order, SegmentSpec, boottime
 from selfsched.elastic.sources import choose_source
 from selfsched.elastic.user_link import UserLink
 from selfsched.elastic.verdict import Verdict
+from selfsched.elastic.voice import Voice
 from selfsched.errors import (
     EXIT_FAILED,
     EXIT_FINE,
@@ -85,7 +85,6 @@ class Supervisor:
         self._directory = RunDirectory(job.run_directory)
         self._reactor = Reactor()
         self._journal = Journal(self._directory)
-        self._output = OutputDecoder()
         self._starter = RankStarter(job, program_of(job), self._reactor, self._journal)
         self._guard = Guard()
         self._held = HeldDevices(locks)
@@ -96,6 +95,7 @@ class Supervisor:
             asked=self._asked, lost=self._user_lost,
         )
         self._source_started = False
+        self._voice = Voice(self._journal, self._user)
         self._segment: RunningSegment | None = None
         self._segments = 0
         self._fixed_ending: FixedEnding | None = None
@@ -105,7 +105,6 @@ class Supervisor:
         self._terminated = False
         self._stop_outcome: RunOutcome | None = None
         self._ended: RunOutcome | None = None
-        self._status = ""
         self._waiting_since = boottime()
 
     # --- the loop ------------------------------------------------------------------------
@@ -132,7 +131,7 @@ class Supervisor:
         return self._ended is None
 
     def _start(self) -> None:
-        self._journal.say("supervisor_started", pid=os.getpid(), warden_pid=self._guard.pid, at=boottime())
+        self._voice.note("supervisor_started", pid=os.getpid(), warden_pid=self._guard.pid)
         self._starter.warm_up()
         try:
             self._source.start(self._job, self._reactor.wake)
@@ -181,10 +180,10 @@ class Supervisor:
         if now >= min(segment.lease_ends_at, segment.killed_at):
             segment.kill()
         segment.tick(now)
-        self._show(self._source.status_line() or "")
+        self._voice.show(self._source.status_line() or "")
 
     def _order_to_leave(self, segment: RunningSegment, wanted: Allocation, now: float) -> None:
-        self._journal.say("ordered_to_leave", reason=wanted.reason, leave_by=wanted.leave_by, at=now)
+        self._voice.note("ordered_to_leave", reason=wanted.reason, leave_by=wanted.leave_by)
         segment.leave(Order.YIELD, leave_by=wanted.leave_by)
         segment.killed_at = min(segment.killed_at, wanted.leave_by)
         if self._job.fixed:
@@ -193,7 +192,7 @@ class Supervisor:
     def _end_fixed(self, segment: RunningSegment, ending: FixedEnding, now: float) -> None:
         warning, terminate = ending.due(now)
         if warning is not None:
-            self._say(warning)
+            self._voice.say(warning)
         if terminate:
             segment.signal(signal.SIGTERM)
 
@@ -202,19 +201,20 @@ class Supervisor:
     def _start_segment(self, wanted: Allocation) -> None:
         ordinal, self._segments = self._segments, self._segments + 1
         spec = self._spec(ordinal, wanted)
-        segment = RunningSegment(spec, wanted.devices, self._reactor, Listener(self._hear, self._pass_on))
+        listener = Listener(self._hear, self._voice.output)
+        segment = RunningSegment(spec, wanted.devices, self._reactor, listener)
         segment.extend(wanted.lease_ends_at)
         self._segment = segment
         self._made.segment_started()
         devices = tuple(device.id for device in wanted.devices)
-        self._tell(
+        self._voice.tell(
             channel.SegmentBegan(ordinal=ordinal, devices=devices, reason=wanted.reason, at=boottime())
         )
         self._source.segment_started(ordinal, wanted.devices)
         try:
             self._starter.start(segment, self._held.descriptors)
         except OSError as error:
-            self._say(f"a rank could not be started: {error}")
+            self._voice.say(f"a rank could not be started: {error}")
             segment.kill()
 
     def _spec(self, ordinal: int, wanted: Allocation) -> SegmentSpec:
@@ -233,7 +233,7 @@ class Supervisor:
         verdict = segment.close()
         self._segment = None
         self._guard.set_sessions(())
-        self._output.flush(self._pass_text)
+        self._voice.end_output()
         reason = self._conclude(segment, verdict)
         going_on = self._ended is None and self._stop_outcome is None
         end = SegmentEnd(
@@ -243,7 +243,7 @@ class Supervisor:
         )
         self._source.segment_ended(end)
         self._waiting_since = boottime()
-        self._tell(
+        self._voice.tell(
             channel.SegmentEnded(
                 ordinal=end.ordinal, reason=reason, words=end.words, step=end.step, at=boottime()
             )
@@ -289,7 +289,7 @@ class Supervisor:
         if self._job.fixed:
             self._ended = RunOutcome("failed", EXIT_FAILED, words, verdict.traceback)
         elif self._made.may_retry():
-            self._say(f"{words}; going on from {self._made.resume_point}")
+            self._voice.say(f"{words}; going on from {self._made.resume_point}")
         else:
             message = f"{words}; given up after {self._made.fruitless} tries without progress"
             self._ended = RunOutcome("failed", EXIT_FAILED, message, verdict.traceback, self._made.step)
@@ -306,23 +306,8 @@ class Supervisor:
 
     def _hear(self, event: Any) -> None:
         self._made.saw(event)
-        self._journal.event(event)
+        self._voice.event(event)
         self._source.handle(event)
-        self._user.send(channel.EventSeen(event=event))
-
-    def _pass_on(self, stream: str, data: bytes) -> None:
-        self._journal.output(data)
-        self._output.feed(stream, data, self._pass_text)
-
-    def _pass_text(self, stream: Stream, text: str) -> None:
-        self._user.send(channel.OutputSeen(stream=stream, text=text))
-
-    def _tell(self, message: channel.Message) -> None:
-        self._journal.message(message)
-        self._user.send(message)
-
-    def _say(self, text: str) -> None:
-        self._tell(channel.Said(text=text))
 
     def _show_waiting(self, wanted: Allocation, now: float) -> None:
         patience = self._job.wait_seconds
@@ -333,14 +318,9 @@ class Supervisor:
             self._ended = RunOutcome("yielded", EXIT_YIELDED, f"no devices in {patience:g} s: {reason}")
         elif self._held.busy is not None and wanted.devices:
             busy = f"waiting for {self._held.busy}, which another process of this machine holds"
-            self._show(busy, waiting=True)
+            self._voice.show(busy, waiting=True)
         else:
-            self._show(wanted.reason, waiting=True)
-
-    def _show(self, text: str, *, waiting: bool = False) -> None:
-        if text != self._status:
-            self._status = text
-            self._user.send(channel.StatusSeen(text=text, waiting=waiting))
+            self._voice.show(wanted.reason, waiting=True)
 
     # --- stopping ------------------------------------------------------------------------
 
@@ -358,7 +338,7 @@ class Supervisor:
     ) -> None:
         """Checkpoint, then end the run. The second time: end it at once."""
         self._stops += 1
-        self._journal.say("stop_asked", times=self._stops, at=boottime())
+        self._voice.note("stop_asked", times=self._stops)
         outcome: Literal["yielded", "stopped"] = "yielded" if resumable else "stopped"
         code = EXIT_YIELDED if resumable else Stopped.exit_code
         self._stop_outcome = RunOutcome(outcome, code, message, step=self._made.step)

@@ -134,7 +134,7 @@ def _receive(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
 
 def _run(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
     """Set the process up as a fresh interpreter would find itself, run, and end."""
-    from selfsched.elastic import worker
+    from selfsched.elastic.worker import run_forked
 
     stdout, stderr, *locks = descriptors
     for lock in locks:
@@ -155,7 +155,7 @@ def _run(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
     name_process(f"ss-rank-{request['rank']}")
     tie_workers()
     importlib.invalidate_caches()
-    worker.run_forked(request)
+    run_forked(request)
 
 
 if __name__ == "__main__":
