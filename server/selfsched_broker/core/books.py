@@ -154,8 +154,8 @@ class Books:
 
     def live_jobs_of(self, account: str) -> list[Job]:
         """Live jobs of an account, in order of registration."""
-        ids = self._jobs_of_account.get(account, _NONE)
-        return sorted((self.jobs[job] for job in ids), key=lambda job: job.number)
+        jobs = [self.jobs[job] for job in self._jobs_of_account.get(account, _NONE)]
+        return jobs if len(jobs) < 2 else sorted(jobs, key=lambda job: job.number)
 
     def live_accounts(self) -> list[str]:
         """Accounts with a live job."""
@@ -181,8 +181,8 @@ class Books:
 
     def all_leases_of(self, job: str) -> list[Lease]:
         """Every lease a job ever had, oldest first."""
-        ids = self._leases_of_job.get(job, _NONE)
-        return sorted((self.leases[i] for i in ids), key=lambda lease: lease.fence)
+        leases = [self.leases[i] for i in self._leases_of_job.get(job, _NONE)]
+        return leases if len(leases) < 2 else sorted(leases, key=lambda lease: lease.fence)
 
     def holdings_of(self, lease: str) -> list[Holding]:
         """Live holdings of a lease, by device."""
