@@ -49,7 +49,8 @@ def waits(job: SimulatedJob) -> list[float]:
 
 
 def test_two_jobs_on_two_slots_share_them_and_give_them_back() -> None:
-    """The demo: the first has both slots; the second visits, keeps its share, ends; both slots again."""
+    """The demo: the first, alone, visits on both slots and keeps them; the second visits, keeps its
+    share, ends; both slots again."""
     simulation = simulate(
         [
             elastic("notebook", 0, {1: 900, 2: 480}, knows_its_speed=False),

@@ -103,6 +103,18 @@ def test_what_a_giver_keeps_anyway_limits_what_it_gives() -> None:
     assert counts(rule(THEMIS, market([stuck, visitor("b")], 4, trigger="visit"))) == {"a": 4, "b": 0}
 
 
+def test_a_job_that_is_alone_visits_on_all_it_can_use_of_a_node() -> None:
+    alone = visitor("v", allowed_devices=(1, 2, 4))
+    assert counts(rule(THEMIS, market([alone], 3))) == {"v": 2}
+    assert counts(rule(THEMIS, market([alone], {"x": 2, "y": 1}))) == {"v": 1}, "the tightest node"
+    limited = visitor("v", allowed_devices=(1, 2, 4), quota_left=1)
+    assert counts(rule(THEMIS, market([limited], 3))) == {"v": 1}
+    picky = visitor("v", wanted_devices=("n/2",))
+    assert rule(THEMIS, market([picky], 3)).awards["v"].devices == ("n/2",)
+    two = [visitor("v", 1, allowed_devices=(1, 2)), visitor("w", 2, allowed_devices=(1, 2))]
+    assert counts(rule(THEMIS, market(two, 4))) == {"v": 1, "w": 1}
+
+
 def test_what_cannot_be_resized_gives_all_or_nothing() -> None:
     rigid = holder("r", 1, ("n/0", "n/1"), resume=Resume.SAME_SIZE)
     assert counts(rule(THEMIS, market([rigid, visitor("v")], 2))) == {"r": 0, "v": 1}
