@@ -50,6 +50,7 @@ class Running:
 
     addresses: Addresses
     service: Service
+    polls: Polls
     end: Callable[[], object]
     """Ends it in order. Callable from any thread."""
 
@@ -140,7 +141,7 @@ async def _serve(
             path = settings.ready_file or settings.state_dir / READY_FILE
             write_ready_file(path, listening.addresses)
             end = functools.partial(loop.call_soon_threadsafe, life.end, "told to end")
-            ready(Running(listening.addresses, service, end))
+            ready(Running(listening.addresses, service, polls, end))
             try:
                 await _watch(settings, service, life, running)
             finally:

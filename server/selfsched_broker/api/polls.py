@@ -66,6 +66,10 @@ class Polls:
         if not waiting:
             del self._waiting[topic]
 
+    def topics(self) -> frozenset[str]:
+        """What requests wait for now. Callable from any thread."""
+        return frozenset(tuple(self._waiting))
+
     @property
     def closed(self) -> bool:
         """Whether the broker is about to end: nobody should wait again."""
