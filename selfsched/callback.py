@@ -26,6 +26,7 @@ from selfsched.measure.fit_meter import FitMeter
 from selfsched.measure.hardware import hardware_name, visible_devices
 from selfsched.measure.progress_bar import finish_words, show_in, tell_position
 from selfsched.protocol import Forecast
+from selfsched.settings import load
 
 LOG_PREFIX = "selfsched/"
 FORECAST_EVERY_SECONDS = 2.0
@@ -44,6 +45,29 @@ def _callback_base() -> type[Any]:
     else:
         from lightning.pytorch import Callback
     return Callback  # type: ignore[no-any-return]
+
+
+class NoLease(UserWarning):
+    """A broker is set, but this training did not ask it for the devices it uses."""
+
+
+def _is_switched_off() -> bool:
+    """Whether `SELFSCHED_OFF` is set; says what else in the settings has no effect here."""
+    try:
+        settings = load(unknown="warn")
+    except InvalidSettings as error:
+        # Measuring needs none of them: a wrong one is no reason not to train.
+        warnings.warn(f"selfsched: {error}", NoLease, stacklevel=3)
+        return False
+    if settings.broker is not None and not settings.off:
+        warnings.warn(
+            f"selfsched: a broker is set ({settings.broker}), but this training was not started through it:"
+            " it is measured and holds no lease. Start it with `selfsched run -- python ...`, or use"
+            " selfsched.Trainer.",
+            NoLease,
+            stacklevel=3,
+        )
+    return settings.off
 
 
 class SelfScheduler(_callback_base()):  # type: ignore[misc]
@@ -77,6 +101,7 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         """The model of this run, on rank 0 from the first step on."""
         self._meter: FitMeter | None = None
         self._off = False
+        self._settings_read = False
         self._saved: dict[str, Any] = {}
         self._resumed = False
         self._setup_at = 0.0
@@ -95,6 +120,9 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         self._setup_at = boottime()
+        if trainer.is_global_zero and self._launched() is None and not self._settings_read:
+            self._settings_read = True
+            self._off = _is_switched_off()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if trainer.is_global_zero and not self._off:
@@ -202,7 +230,7 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         self.model.segment_started(int(trainer.world_size), self._setup_at or now)
         self.model.observe(facts, now)
         self._meter = FitMeter(
-            trainer, module, facts=facts, samples=samples, send=self._take,
+            trainer, module, facts=facts, samples=samples, send=self._send,
             saved_elsewhere=launched.spec.run_directory if launched else None,
         )  # fmt: skip
         self._first_batch, self._made = True, (0.0, None)
@@ -227,6 +255,9 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         """This process as a rank of a launcher's segment, or None."""
         hooks = sys.modules.get("selfsched.elastic.hooks")
         return hooks.current() if hooks is not None else None
+
+    def _send(self, event: Event) -> None:
+        self._guarded(self._take, event)
 
     def _take(self, event: Event) -> None:
         if self.model is not None:
@@ -259,10 +290,13 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
             scalars["data_seconds"] = times.data_seconds
             if self._meter.communication_seconds is not None:
                 scalars["communication_seconds"] = self._meter.communication_seconds
-        forecast = self._forecast(time.monotonic())
+        clock = time.monotonic()
+        forecast = self._forecast(clock)
         if forecast is not None:
+            age = clock - self._made[0]
             for quantile in ("p10", "p50", "p90"):
-                scalars[f"remaining_seconds_{quantile}"] = getattr(forecast, f"{quantile}_seconds")
+                seconds = getattr(forecast, f"{quantile}_seconds")
+                scalars[f"remaining_seconds_{quantile}"] = max(0.0, seconds - age)
         named = {LOG_PREFIX + name: value for name, value in scalars.items()}
         for logger in trainer.loggers:
             # Lightning's own rows carry the steps done before this one.
@@ -280,11 +314,14 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
 
     def _words(self) -> str | None:
         """The finish for the bar."""
+        self._guarded(self._renew_words)
+        return self._worded[1]
+
+    def _renew_words(self) -> None:
         forecast = self._forecast(time.monotonic())
         if forecast is not self._worded[0]:
             words = finish_words(forecast, time.time()) if forecast is not None else None
             self._worded = (forecast, words)
-        return self._worded[1]
 
     def _finish(self, trainer: Any) -> None:
         assert self.model is not None

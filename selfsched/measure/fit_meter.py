@@ -191,9 +191,15 @@ class FitMeter:
 
     def _saved(self, filepath: Any) -> None:
         stretch = self.stopwatch.stretch_ended("checkpoint_save", size_bytes=_file_bytes(filepath))
-        elsewhere = self._saved_elsewhere
-        if stretch is not None and not (elsewhere and Path(filepath).is_relative_to(elsewhere)):
+        if stretch is not None and not _lies_below(filepath, self._saved_elsewhere):
             self._send(stretch)
+
+
+def _lies_below(filepath: Any, directory: Path | None) -> bool:
+    try:
+        return directory is not None and Path(filepath).is_relative_to(directory)
+    except TypeError:
+        return False  # no path of a file system
 
 
 def _file_bytes(filepath: Any) -> int | None:

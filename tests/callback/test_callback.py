@@ -235,6 +235,35 @@ def test_an_argument_that_is_no_bool_is_named() -> None:
         SelfScheduler(log="yes")  # type: ignore[arg-type]
 
 
+def test_switched_off_it_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SELFSCHED_OFF", "1")
+    callback = SelfScheduler()
+    trainer(LIGHTNING, tmp_path, callback, max_steps=3).fit(module(), loader())
+    assert callback.model is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("SELFSCHED_BROKER", "http://127.0.0.1:9", "holds no lease"),
+        ("SELFSCHED_BROKER", "ftp://x", "is no address"),
+        ("SELFSCHED_BROCKER", "x", "SELFSCHED_BROCKER"),
+    ],
+)
+def test_a_setting_without_effect_is_said_and_training_goes_on(
+    name: str, value: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    callback = SelfScheduler(explain=False)
+    fit = trainer(LIGHTNING, tmp_path, callback, max_steps=3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit.fit(module(), loader())
+    assert sum(said in str(warning.message) for warning in caught) == 1
+    assert fit.global_step == 3
+    assert callback.model is not None
+
+
 def test_our_checkpoints_and_validations_are_told_apart_from_steps(tmp_path: Path) -> None:
     callback = SelfScheduler(explain=False)
     checkpoints = import_module(f"{LIGHTNING}.callbacks").ModelCheckpoint
