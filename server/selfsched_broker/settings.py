@@ -58,6 +58,7 @@ class BrokerSettings:
     """CPU slots of this machine; None: what it has."""
     agent: bool = True
     """This machine's own devices are offered."""
+    lock_dir: Path | None = None
     policy: str = DEFAULT_POLICY
     ready_file: Path | None = None
     idle_exit_seconds: float | None = None
@@ -168,6 +169,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("slots", _slots, "1 to 1024", "one for each CPU", "CPU slots of a machine without GPUs."),
     Setting("agent", _flag, "`1` or `0`", "`1`", "Offer the devices of this machine."),
+    Setting("lock_dir", _path, "path", "`/run/lock/selfsched`", "Directory of the device locks."),
     Setting("policy", str, "name", f"`{DEFAULT_POLICY}`", "The rule by which devices are divided."),
     Setting("ready_file", _path, "path", "`broker.json` beside the books", "Written once it listens."),
     Setting(

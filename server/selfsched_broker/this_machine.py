@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 import socket
 
-from selfsched_broker.node.agent import Agent, local_agent
+from selfsched.launch.locks import MachineLocks
+from selfsched_broker.node.agent import Agent
+from selfsched_broker.node.gpus import NvmlGpus
+from selfsched_broker.node.slots import CpuSlots
 from selfsched_broker.settings import BrokerSettings
 
 
@@ -16,5 +19,10 @@ def node_name() -> str:
 
 
 def own_agent(settings: BrokerSettings) -> Agent:
-    """The agent of this machine's devices."""
-    return local_agent(node_name(), slots=settings.slots)
+    """The agent of this machine: its GPUs where the driver shows any, else its CPU slots."""
+    locks, name = MachineLocks(settings.lock_dir), node_name()
+    if settings.slots is None:
+        gpus = NvmlGpus(locks=locks)
+        if gpus.read():
+            return Agent(name, [gpus])
+    return Agent(name, [CpuSlots(name, settings.slots, locks=locks)])
