@@ -38,6 +38,7 @@ _LEFT_AS: dict[Reason, Literal["ordered", "planned", "deadline", "stopped"]] = {
     Reason.DEADLINE: "deadline",
     Reason.STOPPED: "stopped",
 }
+_NOTHING, _SAVE = Wish(), Wish(save=True)  # made once: this is asked at every step
 _MARGIN_SECONDS = 0.5
 _QUIET = (
     "It is recommended to use `self.log",  # validation is whole, training means are merged
@@ -248,7 +249,7 @@ class FitRun:
             return Wish(Reason.DEADLINE)
         if order is Order.YIELD or self._termination.requested:
             return Wish(Reason.ORDERED)
-        return Wish(save=now - self._saver.saved_at >= CHECKPOINT_SECONDS)
+        return _SAVE if now - self._saver.saved_at >= CHECKPOINT_SECONDS else _NOTHING
 
     def _margin_seconds(self) -> float:
         """What leaving may take: the steps until ranks next exchange, and a save."""
