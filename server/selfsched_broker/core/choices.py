@@ -32,7 +32,7 @@ from selfsched_broker.core.allocation import Choice
 from selfsched_broker.core.fairness import Row, held_row, rate, restart_cost, shared_seconds
 from selfsched_broker.core.market import Contender, Market, Seat
 
-# Ways to lie over several nodes that are tried for one row; one node is always complete.
+# Ways to lie on the nodes that are tried for one row: complete for gangs packed on one of so many.
 MOST_SPLITS = 256
 # Weight of a tie-breaker in log value: far below what any measurement can tell.
 _TIE = 1e-8
@@ -210,16 +210,12 @@ def _stay(standing: Standing, ground: Ground, market: Market) -> Iterator[Choice
 
 
 def _nothing_more(standing: Standing, ground: Ground, market: Market) -> Iterator[Choice]:
-    """Only what it keeps anyway, if it can run on that."""
+    """Only what it keeps anyway (who cannot run on that is settled before the auction)."""
     kept = standing.contender.kept
     if standing.at_stake and len(kept) < standing.retains:
         return
-    if not kept:
-        yield _choice(standing, None, 0, {}, True, market)
-        return
-    unmoved = len(kept) == standing.held
-    if unmoved or len(kept) in standing.allowed:
-        yield _choice(standing, row_for(standing, kept, ground), len(kept), {}, not unmoved, market)
+    row = row_for(standing, kept, ground) if kept else None
+    yield _choice(standing, row, len(kept), {}, len(kept) < standing.held or not kept, market)
 
 
 def _choice(
@@ -257,27 +253,29 @@ def _wanted(standing: Standing, ground: Ground, market: Market) -> Iterator[Choi
 
 
 def _draws(row: Row, kept: Counter[str], ground: Ground) -> Iterator[dict[str, int]]:
-    """Every way a row can lie on the seats, what is kept staying where it is."""
+    """The ways a row can lie on the seats, what is kept staying where it is."""
+    if row.nodes < len(kept):
+        return
     models = sorted({model for node, model in ground.model_of.items() if node in kept or not kept})
     for model in models:
         if row.model not in (None, model):
             continue
         nodes = [n for n in ground.seats if ground.model_of[n] == model and n not in kept]
+        # The roomiest first: where not all sets of nodes are tried, these have most ways to lie.
         nodes.sort(key=lambda n: (-ground.seats[n], n))
-        for further in itertools.combinations(nodes, max(0, row.nodes - len(kept))):
+        sets = itertools.combinations(nodes, row.nodes - len(kept))
+        for further in itertools.islice(sets, MOST_SPLITS):
             used = [*sorted(kept), *further]
-            if len(used) == row.nodes:
-                lowest = [0 if node in kept else 1 for node in used]
-                room = [ground.seats.get(node, 0) for node in used]
-                for split in _splits(row.devices - kept.total(), lowest, room):
-                    yield {node: n for node, n in zip(used, split, strict=True) if n}
+            lowest = [0 if node in kept else 1 for node in used]
+            room = [ground.seats.get(node, 0) for node in used]
+            for split in _splits(row.devices - kept.total(), lowest, room):
+                yield {node: n for node, n in zip(used, split, strict=True) if n}
 
 
 def _splits(total: int, lowest: Sequence[int], room: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """All ways to write `total` as a sum within the bounds."""
     if not lowest:
-        if total == 0:
-            yield ()
+        yield ()
         return
     rest_low, rest_room = sum(lowest[1:]), sum(room[1:])
     for first in range(max(lowest[0], total - rest_room), min(room[0], total - rest_low) + 1):

@@ -190,6 +190,24 @@ def test_fifo_by_its_rules() -> None:
     assert counts(rule(fifo, market([taken, picky], 2))) == {"picky": 0, "t": 1}
 
 
+def test_growing_keeps_to_the_nodes_a_row_allows() -> None:
+    """Kept on one node: a packed row grows there only; kept on two, a packed row is none."""
+    packed = bid({1: 900, 2: 400}, restart=5, running_on=1)
+    a = job("a", packed, 1, kept=("x/0",))
+    assert counts(rule(THEMIS, market([a], {"x": 1, "y": 2}, trigger="device_free"))) == {"a": 1}
+    assert rule(THEMIS, market([a], {"x": 2, "y": 2}, trigger="device_free")).awards["a"].devices == (
+        "x/0",
+        "x/1",
+    )
+    table = bid({1: 900, 2: 400, 3: 100}, spread={(2, 2): 500, (3, 2): 300}, restart=5)
+    b = job("b", table, 1, kept=("x/0", "y/0"))
+    assert rule(THEMIS, market([b], {"x": 1, "y": 2, "z": 3}, trigger="device_free")).awards["b"].devices == (
+        "x/0",
+        "y/0",
+        "y/1",
+    )
+
+
 def test_the_fairness_knob_decides_how_many_are_considered() -> None:
     jobs = [job(f"j{i:02}", bid({1: 1000}), i, age_seconds=float(i)) for i in range(30)]
     for knob, considered in ((0.8, 10), (0.5, 15), (0.0, 30)):
