@@ -7,6 +7,7 @@ environment. At the end, what still carries it is ended: nothing else is ever si
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -18,6 +19,7 @@ from pathlib import Path
 MARK_VARIABLE = "_SELFSCHED_DEMO"
 _LEAVE_SECONDS = 10.0
 _TAIL_LINES = 25
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @dataclass
@@ -34,7 +36,7 @@ class Child:
 
     def tail(self) -> str:
         """The last lines of its log, as they would have stood on a terminal."""
-        text = self.log.read_text(errors="replace").replace("\r", "\n")
+        text = _COLOURS.sub("", self.log.read_text(errors="replace")).replace("\r", "\n")
         return "\n".join([line for line in text.splitlines() if line.strip()][-_TAIL_LINES:])
 
 

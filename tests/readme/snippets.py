@@ -29,5 +29,6 @@ def commands(page: str, program: str) -> list[list[str]]:
     blocks = [match["code"] for match in _FENCE.finditer(text) if match["language"] == "sh"]
     lines = [line for block in blocks for line in block.splitlines()]
     lines += [" ".join(call.split()) for call in re.findall(r"`([^`]+)`", _FENCE.sub("", text))]
+    lines = [line.removeprefix("sudo ") for line in lines]
     found = [shlex.split(line, comments=True) for line in lines if line.startswith(f"{program} ")]
     return [words[1:] for words in found]
