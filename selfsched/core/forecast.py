@@ -19,9 +19,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from selfsched.core.measurement import Level, Spans
+from selfsched.core.measurement import Spans
 from selfsched.core.performance import StepTime
 from selfsched.core.progress import RemainingWork
+from selfsched.core.series import Level
 from selfsched.protocol import MAX_SECONDS, Forecast
 
 Z90 = 1.2815515655446004

@@ -12,7 +12,7 @@ forecast is given earlier, wide.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from selfsched.core.bidding import (
@@ -30,17 +30,14 @@ from selfsched.core.events import (
     FitStarted,
     Progressed,
     StepsTimed,
-    StepTiming,
     StretchTimed,
 )
 from selfsched.core.forecast import ForecastLog, LoggedForecast, Remaining, remaining_time, step_cost
-from selfsched.core.measurement import Level, Series, running_of, usable_seconds
-from selfsched.core.performance import SeenStep, StepTime, StepTimeModel, documented_prior, measured_step
+from selfsched.core.performance import documented_prior
 from selfsched.core.progress import Ledger, Progress, RemainingWork
-from selfsched.protocol import Forecast, HardwarePrior, Placement, StandingBid, StepStatistics
+from selfsched.core.step_knowledge import VISIT_STEPS, StepKnowledge, cycle_seconds
+from selfsched.protocol import Forecast, HardwarePrior, StandingBid, StepStatistics
 
-VISIT_STEPS = 30
-VISIT_SECONDS = 60.0
 FORECAST_EVERY_SECONDS = 1.0
 """Forecasts closer together than this are one entry of the log."""
 STATE_VERSION = 1
@@ -73,22 +70,18 @@ class JobModel:
         self.allowed_devices: tuple[int, ...] = tuple(range(min_devices, max_devices + 1))
         self._range = (min_devices, max_devices)
         self.log = ForecastLog()
-        self._series: dict[int, Series] = {}
-        self._local_samples: dict[int, int] = {}
+        self._steps = StepKnowledge(self.prior)
         self._ledger = Ledger()
         self._restart = RestartCost()
-        self._gradient_bytes = 0
         self._peak_bytes: int | None = None
         self._segments = 0
         self._devices = 0
         self._started_at: float | None = None
         self._first_step_at: float | None = None
-        self._first_seen_at: float | None = None
         self._last_work_at: float | None = None
         self._saved_step: int | None = None
         self._warm_up_seconds: list[float] = []
-        self._present = Series()
-        self._model: StepTimeModel | None = None
+        self._present_steady = 0
         if state is not None:
             self._restore(state)
 
@@ -102,8 +95,7 @@ class JobModel:
         self._segments += 1
         self._started_at, self._first_step_at = now, None
         self._warm_up_seconds = []
-        self._present = Series()
-        self._first_seen_at = now if self._first_seen_at is None else self._first_seen_at
+        self._present_steady = 0
         self._last_work_at = now
 
     def segment_ended(self, now: float) -> None:
@@ -158,7 +150,7 @@ class JobModel:
             step=ledger.step,
             planned_steps=ledger.planned_steps,
             fraction_done=ledger.fraction_done(at if at is not None else 0.0),
-            steady_steps=self._present.steady,
+            steady_steps=self._present_steady,
             epoch=ledger.epoch,
             end_is_unknown=ledger.end_is_unknown,
         )
@@ -186,7 +178,7 @@ class JobModel:
             now: CLOCK_BOOTTIME seconds.
         """
         counts = set(self.allowed_devices) | ({current} if current else set())
-        able = self._able_to_bid()
+        able = self._steps.is_enough_to_bid
         reference = current or min(counts)
 
         def remaining(devices: int) -> Remaining | None:
@@ -202,12 +194,12 @@ class JobModel:
 
     def notice_seconds(self) -> float:
         """How long after an order the job is surely gone with a checkpoint (95 %)."""
-        series = self._series.get(self._devices, self._present)
-        stretches = [series.quantile(0.95) or 0.0]
+        stretches = [self._steps.series(self._devices).quantile(0.95) or 0.0]
         validation = self._ledger.spans.get("validation")
         if validation is not None:
             stretches.append(validation.sketch.quantile(0.95) or 0.0)
-        save = self._restart.save.sketch.quantile(0.95) or self._restart.parts(self._gradient_bytes)["save"]
+        expected = self._restart.parts(self._steps.gradient_bytes)["save"]
+        save = self._restart.save.sketch.quantile(0.95) or expected
         return max(stretches) + save
 
     def idle_seconds(self, now: float) -> float:
@@ -218,43 +210,28 @@ class JobModel:
 
     def step_time(self, devices: int) -> tuple[float, float] | None:
         """(median seconds, sigma of its logarithm) of a step on `devices` devices."""
-        step = self._step(devices)
+        step = self._steps.step(devices)
         return None if step is None else (step.seconds, step.sigma_log)
 
     def statistics(self) -> tuple[StepStatistics, ...]:
         """Mergeable statistics of each device count, for the hardware's prior."""
-        return tuple(
-            StepStatistics(
-                hardware=self.hardware,
-                placement=Placement(devices=devices, nodes=1),
-                local_samples=self._local_samples.get(devices, 0),
-                gradient_bytes=self._gradient_bytes,
-                log_step=series.log_step.moments(),
-                log_compute=series.log_compute.moments() if series.log_compute.count else None,
-                log_communication=(
-                    series.log_communication.moments() if series.log_communication.count else None
-                ),
-            )
-            for devices, series in sorted(self._series.items())
-            if series.log_step.count
-        )
+        return self._steps.statistics(self.hardware)
 
     def explanation(self, now: float | None = None) -> Explanation:
         """The model for a reader: parts of a step, points, curve with band, words."""
         at = now if now is not None else (self._last_work_at or 0.0)
-        model = self._step_model()
+        steps, model = self._steps, self._steps.model()
         devices = self._devices or max(
-            self._series, key=lambda count: self._series[count].steady, default=self._range[0]
+            steps.counts, key=lambda count: steps.series(count).steady, default=self._range[0]
         )
-        counts = sorted(set(self.allowed_devices) | set(self._series))[:256]
-        series = self._series.get(devices, Series())
+        counts = sorted(set(self.allowed_devices) | set(steps.counts))[:256]
         return Explanation(
             devices=devices,
-            parts=series.part_means(),
+            parts=steps.series(devices).part_means(),
             measured=tuple(model.at(count) for count in sorted(model.seen)) if model else (),
             curve=model.curve(counts) if model else (),
-            steps={count: seen.steady for count, seen in self._series.items()},
-            restart_parts=self._restart.parts(self._gradient_bytes),
+            steps={count: steps.series(count).steady for count in steps.counts},
+            restart_parts=self._restart.parts(steps.gradient_bytes),
             words=self._words(devices, at),
         )
 
@@ -266,9 +243,7 @@ class JobModel:
         allowed = tuple(n for n in sorted(set(event.allowed_devices)) if low <= n <= high)
         if allowed:
             self.allowed_devices = allowed
-        if event.gradient_bytes > 0:
-            self._gradient_bytes = event.gradient_bytes
-        self._model = None
+        self._steps.know_gradient_bytes(event.gradient_bytes)
 
     def _progressed(self, event: Progressed) -> None:
         self._ledger.progressed(event)
@@ -293,31 +268,16 @@ class JobModel:
     def _steps_timed(self, event: StepsTimed, now: float) -> None:
         if not event.timings or self._devices == 0:
             return
-        series = self._series.setdefault(self._devices, Series())
-        cycles = [_cycle(timing) for timing in event.timings]
         if self._first_step_at is None:
-            self._first_step(now, sum(cycle for cycle in cycles[1:] if cycle is not None))
-        steady = []
-        for timing, cycle in zip(event.timings, cycles, strict=True):
-            if cycle is not None and self._step_timed(series, timing, cycle):
-                steady.append((timing, cycle))
-        self._ledger.stepped(max(timing.step for timing in event.timings))
-        _count_parts(series, steady)
-        if steady and steady[-1][0].local_samples > 0:
-            self._local_samples[self._devices] = steady[-1][0].local_samples
-        self._last_work_at = now
-        self._model = None
-
-    def _step_timed(self, series: Series, timing: StepTiming, cycle: float) -> bool:
-        """Count a step; whether its parts count too."""
-        if timing.warm_up:
-            series.warmed_up(cycle)
-            self._warm_up_seconds.append(cycle)
-            return False
-        if self._warm_up_seconds and series.steady >= VISIT_STEPS:
+            cycles = [cycle_seconds(timing) for timing in event.timings[1:]]
+            self._first_step(now, sum(cycle for cycle in cycles if cycle is not None))
+        warm_up, steady = self._steps.add(self._devices, event.timings)
+        self._warm_up_seconds += warm_up
+        self._present_steady += steady
+        if self._present_steady >= VISIT_STEPS:
             self._close_warm_up()
-        self._present.steady += 1
-        return series.update(cycle)
+        self._ledger.stepped(max(timing.step for timing in event.timings))
+        self._last_work_at = now
 
     def _first_step(self, now: float, since: float) -> None:
         self._first_step_at = now - since
@@ -325,8 +285,7 @@ class JobModel:
             self._restart.start.update(max(0.0, self._first_step_at - self._started_at))
 
     def _close_warm_up(self) -> None:
-        series = self._series.get(self._devices)
-        level = series.level() if series is not None else None
+        level = self._steps.level(self._devices)
         if self._warm_up_seconds and level is not None and level.count:
             # The first step's own time is in `start` already.
             excess = sum(max(0.0, cycle - level.seconds) for cycle in self._warm_up_seconds[1:])
@@ -335,55 +294,9 @@ class JobModel:
 
     # --- model -----------------------------------------------------------------------
 
-    def _levels(self) -> dict[int, Level]:
-        levels = {devices: series.level() for devices, series in self._series.items()}
-        return {devices: level for devices, level in levels.items() if level is not None}
-
-    def _step_model(self) -> StepTimeModel | None:
-        if self._model is None:
-            levels = self._levels()
-            if not levels:
-                return None
-            self._model = StepTimeModel(
-                [self._seen(devices, level) for devices, level in sorted(levels.items())],
-                prior=self.prior,
-                gradient_bytes=self._gradient_bytes,
-                serial_share=self._serial_share(),
-            )
-        return self._model
-
-    def _step(self, devices: int) -> StepTime | None:
-        """The step on `devices` devices; where it was measured, without a fit of the model."""
-        series = self._series.get(devices)
-        level = series.level() if series is not None else None
-        if level is not None:
-            return measured_step(self._seen(devices, level))
-        model = self._step_model()
-        return None if model is None else model.at(devices)
-
-    def _seen(self, devices: int, level: Level) -> SeenStep:
-        communication = self._series[devices].part_means().get("communication")
-        return SeenStep(
-            devices=devices,
-            seconds=level.seconds,
-            sigma_log=level.sigma_log,
-            communication_seconds=communication,
-        )
-
-    def _serial_share(self) -> float:
-        fullest = max(self._series.values(), key=lambda series: series.steady)
-        gap = fullest.part_means().get("other", 0.0)
-        return gap / fullest.cycles.mean if fullest.cycles.count else 0.0
-
-    def _able_to_bid(self) -> bool:
-        steady = sum(series.steady for series in self._series.values())
-        seconds = sum(series.steady_seconds for series in self._series.values())
-        warm = sum(series.warm_up.count * series.warm_up.mean for series in self._series.values())
-        return steady >= VISIT_STEPS or (steady + warm > 0 and seconds + warm >= VISIT_SECONDS)
-
     def _move_seconds(self, current: int, devices: int) -> float:
         return self._restart.seconds(
-            from_devices=current, to_devices=devices, gradient_bytes=self._gradient_bytes
+            from_devices=current, to_devices=devices, gradient_bytes=self._steps.gradient_bytes
         )
 
     def _remaining(self, devices: int, now: float) -> Remaining | None:
@@ -402,7 +315,7 @@ class JobModel:
         work = self._ledger.remaining(now)
         if work is not None and not math.isinf(work.steps):
             return self._time_of(work, devices, 0.0)
-        step = self._step(reference)
+        step = self._steps.step(reference)
         if step is None:
             return None
         # No count of steps ends this run: in the time that is left, or stands in for it, other
@@ -414,12 +327,10 @@ class JobModel:
     def _time_of(
         self, work: RemainingWork | None, devices: int, restart_seconds: float, elapsed_seconds: float = 0.0
     ) -> Remaining | None:
-        step = self._step(devices)
+        step = self._steps.step(devices)
         if work is None or step is None:
             return None
-        series = self._series.get(devices)
-        watched = sum(seen.steady_seconds for seen in self._series.values())
-        cost = step_cost(step, series.level() if series else None, watched)
+        cost = step_cost(step, self._steps.level(devices), self._steps.watched_seconds)
         return remaining_time(
             work, cost, self._ledger.spans, restart_seconds=restart_seconds,
             restart_sigma_log=RESTART_SIGMA, elapsed_seconds=elapsed_seconds,
@@ -430,8 +341,7 @@ class JobModel:
         return self._time_of(self._ledger.whole(), devices, 0.0)
 
     def _longest_usual_silence(self, devices: int) -> float:
-        series = self._series.get(devices)
-        usual = (series.quantile(0.5) or 0.0) if series else 0.0
+        usual = self._steps.series(devices).quantile(0.5) or 0.0
         validation = self._ledger.spans.get("validation")
         return max(usual, validation.running.mean if validation else 0.0)
 
@@ -478,11 +388,10 @@ class JobModel:
             "version": STATE_VERSION,
             "hardware": self.hardware,
             "allowed_devices": list(self.allowed_devices),
-            "series": {str(devices): series.to_state() for devices, series in self._series.items()},
-            "local_samples": {str(devices): n for devices, n in self._local_samples.items()},
+            "steps": self._steps.to_state(),
             "ledger": self._ledger.to_state(),
             "restart": self._restart.to_state(),
-            "gradient_bytes": self._gradient_bytes,
+            "gradient_bytes": self._steps.gradient_bytes,
             "peak_bytes": self._peak_bytes,
             "segments": self._segments,
             "log": self.log.to_state(),
@@ -511,38 +420,9 @@ class JobModel:
         self.allowed_devices = allowed or self.allowed_devices
         self._ledger = Ledger.from_state(state["ledger"])
         self._restart = RestartCost.from_state(state["restart"])
-        self._gradient_bytes = state["gradient_bytes"]
+        self._steps.know_gradient_bytes(state["gradient_bytes"])
         self._peak_bytes = state["peak_bytes"]
         self._segments = state["segments"]
         self.log = ForecastLog.from_state(state["log"])
-        if state["hardware"] != self.hardware:
-            return
-        self._series = {int(devices): Series.from_state(s) for devices, s in state["series"].items()}
-        self._local_samples = {int(devices): n for devices, n in state["local_samples"].items()}
-
-
-def _cycle(timing: StepTiming) -> float | None:
-    if timing.cycle_seconds is not None:
-        return usable_seconds(timing.cycle_seconds)
-    data = timing.data_seconds if math.isfinite(timing.data_seconds) else 0.0
-    return usable_seconds(timing.seconds + max(0.0, data))
-
-
-def _count_parts(series: Series, steps: Sequence[tuple[StepTiming, float]]) -> None:
-    """Count the parts of steady steps, given with their cycles."""
-    if not steps:
-        return
-    timings = [timing for timing, _ in steps]
-    series.part("data", [timing.data_seconds for timing in timings])
-    series.part("forward", [timing.forward_seconds for timing in timings])
-    series.part("backward", [timing.backward_seconds for timing in timings])
-    series.part("optimiser", [timing.optimiser_seconds for timing in timings])
-    series.part("communication", [timing.communication_seconds for timing in timings])
-    series.part("other", [max(0.0, cycle - t.seconds - t.data_seconds) for t, cycle in steps])
-    usable = [(t, seconds) for t in timings if (seconds := usable_seconds(t.seconds)) is not None]
-    series.log_step.merge(running_of([math.log(seconds) for _, seconds in usable]))
-    for timing, seconds in usable:
-        communication = usable_seconds(timing.communication_seconds)
-        if communication is not None and communication < seconds:
-            series.log_communication.update(math.log(communication))
-            series.log_compute.update(math.log(seconds - communication))
+        if state["hardware"] == self.hardware:
+            self._steps.restore(state["steps"])

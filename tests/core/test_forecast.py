@@ -19,9 +19,10 @@ from selfsched.core.forecast import (
     remaining_time,
     step_cost,
 )
-from selfsched.core.measurement import Series, Spans
+from selfsched.core.measurement import Spans
 from selfsched.core.performance import StepTime
 from selfsched.core.progress import RemainingWork
+from selfsched.core.series import Series
 
 
 def cost(seconds: float = 0.1, sigma: float = 0.02, watched: float = 100.0) -> StepCost:

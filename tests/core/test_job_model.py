@@ -509,4 +509,4 @@ def test_whatever_comes_the_model_says_only_what_the_protocol_allows(
         model.statistics()
         json.dumps(model.explanation(now).as_json(), allow_nan=False)
     state = json.loads(json.dumps(model.to_state(), allow_nan=False))
-    assert new_model(state).to_state()["series"] == state["series"]
+    assert new_model(state).to_state()["steps"] == state["steps"]
