@@ -68,6 +68,8 @@ class Simulation:
     now: float = 0.0
     decisions: int = 0
     _ctx: Context = field(init=False)
+    _latest_at: float = field(init=False)
+    """Whatever is fair ends before."""
     _live: dict[str, SimulatedJob] = field(default_factory=dict)
     _events: list[tuple[float, int, str]] = field(default_factory=list)
     _expected: dict[str, int] = field(default_factory=dict)
@@ -77,6 +79,10 @@ class Simulation:
     def __post_init__(self) -> None:
         lease_options = _lease_options(self.options)
         fairness = FairnessOptions(term_seconds=lease_options.term_seconds)
+        # One job after the other, ten times as slow and a thousand terms late.
+        work = sum(max(job.run_seconds.values()) + self.options.restart_seconds for job in self.trace)
+        arrived = max((job.arrival_seconds for job in self.trace), default=0.0)
+        self._latest_at = arrived + 10 * work + 1000 * lease_options.term_seconds
         self._ctx = Context(
             now=0.0,
             options=lease_options,
@@ -100,7 +106,7 @@ class Simulation:
             due = arbiter.next_due(self.books, self._ctx)
             arrival = arrivals[-1].arrival_seconds if arrivals else math.inf
             event = self._events[0][0] if self._events else math.inf
-            self._move_to(min(due, arrival, event), arrivals)
+            self._move_to(min(due, arrival, event))
             while arrivals and arrivals[-1].arrival_seconds <= self.now:
                 self._arrive(arrivals.pop())
             before = len(self._live)
@@ -112,10 +118,8 @@ class Simulation:
 
     # --- time ----------------------------------------------------------------------------
 
-    def _move_to(self, instant: float, arrivals: Sequence[TraceJob]) -> None:
-        last = self.trace[-1].arrival_seconds
-        work = sum(max(job.run_seconds.values()) for job in self.trace)
-        if not math.isfinite(instant) or instant > last + 100 * work + _YEAR_SECONDS:
+    def _move_to(self, instant: float) -> None:
+        if not math.isfinite(instant) or instant > self._latest_at:
             waiting = ", ".join(job.row.name for job in itertools.islice(self._live.values(), 5))
             raise SimulationStuck(f"at {self.now:.0f} s nothing starts the jobs {waiting} any more")
         self.now = max(self.now, instant)

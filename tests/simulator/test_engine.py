@@ -97,6 +97,6 @@ def test_a_policy_that_starves_a_job_is_named_and_does_not_loop() -> None:
             awards = {c.job: Award(job=c.job, devices=(), reason="no") for c in market.contenders}
             return Ruling(awards=awards)
 
-    options = SimulationOptions(gpus=1, round_seconds=1e6, restart_seconds=1)
+    options = SimulationOptions(gpus=1, round_seconds=100, restart_seconds=1)
     with pytest.raises(SimulationStuck, match="only"):
         Simulation([TraceJob(name="only", arrival_seconds=0, run_seconds={1: 10})], Miser(), options).run()
