@@ -26,6 +26,10 @@ from selfsched.protocol import Forecast, HardwarePrior, Instructions, StepStatis
 
 MODEL_FILE = "model.json"
 UNKNOWN_HARDWARE = "unknown"
+NOTICE_FACTOR = 1.5
+"""The model's notice is a 95 % quantile of what it saw; a machine may be busier than that."""
+LEAVING_SECONDS = 5.0
+"""For the ranks to agree on a step, and for their processes to end after the checkpoint."""
 _STATISTICS_EVERY_SECONDS = 30.0
 
 
@@ -137,7 +141,7 @@ class JobRecord:
             fraction_done=min(1.0, max(0.0, progress.fraction_done)),
             steady_steps=progress.steady_steps,
             is_stepping=self._is_stepping,
-            notice_seconds=model.notice_seconds(),
+            notice_seconds=NOTICE_FACTOR * model.notice_seconds() + LEAVING_SECONDS,
             idle_seconds=model.idle_seconds(now),
             bid=model.standing_bid(devices, now),
             allowed_devices=self._allowed(devices),

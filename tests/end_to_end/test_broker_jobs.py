@@ -1,0 +1,183 @@
+"""Jobs through real broker processes: sharing, and every way in which a broker can be away."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+from end_to_end.broker_lab import LabHouse, fresh_house, is_alive, overlap, until
+
+pytestmark = pytest.mark.slow
+SHORT_TTL = {"ttl_seconds": "6", "grace_seconds": "1", "report_seconds": "1", "restart_window_seconds": "0.5"}
+
+
+@pytest.fixture
+def house() -> Iterator[LabHouse]:
+    yield from fresh_house()
+
+
+@pytest.fixture
+def hasty_house() -> Iterator[LabHouse]:
+    """Leases that end within seconds."""
+    yield from fresh_house(**SHORT_TTL)
+
+
+def test_two_jobs_of_one_user_share_through_a_private_broker_that_the_first_started(house: LabHouse) -> None:
+    # Long enough that a second device pays for its restart also on a machine that is busy.
+    first = house.run("first", steps=50_000)
+    until(lambda: first.devices() == 2, "the first runs on both slots")
+    broker = house.private_pid()
+    assert broker is not None
+    assert os.getsid(broker) == broker
+    second = house.run("second", steps=150)
+    until(lambda: second.steps(), "the second makes steps")
+    until(lambda: first.devices() == 1, "the first has shrunk")
+    assert second.finish() == 0
+    until(lambda: first.devices() == 2, "the first has grown back")
+    first.client.send_signal(signal.SIGTERM)
+    assert first.finish() == 75
+    assert house.private_pid() == broker, "both used one broker"
+    assert overlap(first, second) == []
+    assert "private broker of yours" in first.output
+    counts = [len(span["devices"]) for span in first.history()["segments"]]
+    assert counts[-1] == 2
+    assert 1 in counts
+    assert all(span["why"] for span in first.history()["segments"])
+    steps = sorted(step.step for step in first.steps() if step.rank == 0)
+    assert steps == list(range(1, len(steps) + 1)), "no step lost or made twice"
+
+
+def test_a_private_broker_that_is_killed_is_started_again_and_stops_nothing(house: LabHouse) -> None:
+    job = house.run("job", steps=700, devices="1")
+    until(lambda: len(job.steps()) > 100, "some steps")
+    broker = until(house.private_pid, "a broker")
+    house.kill(broker)
+    again = until(house.private_pid, "another broker")
+    assert again != broker
+    assert job.finish() == 0
+    assert len(job.events("segment_began")) == 1, "the training did not stop"
+    assert job.history()["outcome"] == "finished"
+
+
+def test_a_labs_broker_that_is_away_for_less_than_the_ttl_stops_nothing(house: LabHouse) -> None:
+    lab = house.start_lab()
+    job = house.run("job", steps=500, devices="1")
+    until(lambda: len(job.steps()) > 50, "some steps")
+    house.kill(lab)
+    made = len(job.steps())
+    until(lambda: len(job.steps()) > made + 50, "steps while the broker is away")
+    house.start_lab()
+    assert job.finish() == 0
+    assert len(job.events("segment_began")) == 1
+    assert house.private_pid() is None, "no private broker beside the lab's"
+
+
+def test_a_labs_broker_that_stays_away_makes_the_job_leave_by_its_deadline_and_come_back(
+    hasty_house: LabHouse,
+) -> None:
+    lab = hasty_house.start_lab()
+    job = hasty_house.run("job", steps=500, devices="1")
+    until(lambda: len(job.steps()) > 50, "some steps")
+    hasty_house.kill(lab)
+    until(lambda: job.events("segment_ended"), "the job leaves")
+    made = len(job.steps())
+    ended = job.events("segment_ended")[0]
+    assert ended["reason"] == "yielded"
+    assert ended["step"] == made, "with a checkpoint of every step"
+    hasty_house.start_lab()
+    assert job.finish() == 0
+    steps = sorted(step.step for step in job.steps())
+    assert steps == list(range(1, 501)), "no step lost or made twice"
+    assert len(job.events("segment_began")) == 2
+    assert "lease has run out" in job.output
+
+
+def test_a_supervisor_that_is_stopped_beyond_its_ttl_uses_no_device_past_its_lease(
+    hasty_house: LabHouse,
+) -> None:
+    hasty_house.start_lab()
+    job = hasty_house.run("job", steps=900, devices="1")
+    until(lambda: len(job.steps()) > 50, "some steps")
+    supervisor = job.supervisor_pid
+    os.kill(supervisor, signal.SIGSTOP)
+    other = hasty_house.run("other", steps=250, devices="2", options=())
+    until(lambda: other.steps(), "the broker takes the devices and gives them to another")
+    taken_at = min(step.began_at for step in other.steps())
+    assert max(step.ended_at for step in job.steps()) <= taken_at, "the ranks left by themselves"
+    os.kill(supervisor, signal.SIGCONT)
+    assert other.finish() == 0
+    assert job.finish() == 0
+    assert overlap(job, other) == []
+    assert job.history()["outcome"] == "finished"
+
+
+def test_a_killed_supervisor_leaves_no_device_leased_past_its_time(hasty_house: LabHouse) -> None:
+    hasty_house.start_lab()
+    job = hasty_house.run("job", steps=900, devices="2")
+    until(lambda: len(job.steps()) > 50, "some steps")
+    hasty_house.kill(job.supervisor_pid)
+    other = hasty_house.run("other", steps=50, devices="2")
+    assert other.finish() == 0
+    assert overlap(job, other) == []
+
+
+def test_a_job_started_again_under_its_name_goes_on(house: LabHouse) -> None:
+    house.start_lab()
+    job = house.run("job", steps=400, devices="1")
+    until(lambda: len(job.steps()) > 50, "some steps")
+    job.client.send_signal(signal.SIGTERM)
+    assert job.finish() == 75
+    again = house.run("job", steps=400, devices="1")
+    assert again.finish() == 0
+    assert sorted(step.step for step in again.steps()) == list(range(1, 401))
+
+
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<html>It works!</html>")
+
+    def log_message(self, *arguments: object) -> None:
+        """Nothing."""
+
+
+def test_an_address_that_is_no_broker_is_refused_with_its_words(house: LabHouse) -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        job = house.run("job", steps=10, options=("--broker", address))
+        assert job.finish() == 2
+        server.shutdown()
+    assert "is no selfsched broker" in job.output
+    assert "Traceback" not in job.output
+    assert job.steps() == []
+
+
+def test_a_job_larger_than_the_machine_is_refused(house: LabHouse) -> None:
+    house.start_lab()
+    job = house.run("job", steps=10, devices="3-4")
+    assert job.finish() == 2
+    assert "3 devices" in job.output
+    assert job.steps() == []
+
+
+def test_the_books_are_right_after_all_of_it(house: LabHouse) -> None:
+    lab = house.start_lab()
+    jobs = [house.run(name, steps=100, devices="1") for name in ("one", "two", "three")]
+    assert [job.finish() for job in jobs] == [0, 0, 0]
+    books = str(house.root / "books")
+    shown = subprocess.run(
+        [sys.executable, "-m", "selfsched_broker", "devices", "--state-dir", books, "--json"],
+        env=house.environment, capture_output=True, text=True, timeout=30, check=True,
+    )  # fmt: skip
+    until(lambda: is_alive(lab), "the broker lives")
+    assert {device["state"] for device in json.loads(shown.stdout)} <= {"free", "quarantined"}
