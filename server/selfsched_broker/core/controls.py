@@ -162,14 +162,25 @@ def set_account(
             disabled=account.disabled if message.disabled is None else message.disabled,
         )
     )
+    _leave_beyond_limit(draft, name, limit)
     changed = message.model_dump(exclude_none=True, exclude_defaults=True)
     if message.disabled:
-        for job in draft.books.live_jobs_of(name):
-            settle_claims(draft, draft.books.claims_of(job.id), ClaimEvent.DIED)
-            order_leave(draft, draft.books.active_of(job.id), f"account {name} was disabled")
+        _leave_beyond_limit(draft, name, 0)
     draft.audit("set_account", name, ", ".join(f"{k}={v}" for k, v in changed.items()), account=by)
     draft.wake()
     return draft.finish(lambda after: account_view(after, name))
+
+
+def _leave_beyond_limit(draft: Draft, account: str, limit: int | None) -> None:
+    """Have an account's jobs leave what is beyond its limit: the youngest jobs first."""
+    books = draft.books
+    jobs = books.live_jobs_of(account)[::-1]
+    held = [h for job in jobs for h in newest_first(books, books.active_of(job.id)) if h.state == "held"]
+    claims = [claim for job in jobs for claim in books.claims_of(job.id)]
+    if limit is None or len(held) + len(claims) <= limit:
+        return
+    settle_claims(draft, claims, ClaimEvent.DIED)
+    order_leave(draft, held[: max(0, len(held) - limit)], f"account {account} may hold {limit} devices")
 
 
 def record_token(books: Books, ctx: Context, token: Token, *, by: str) -> Decision[Accepted]:

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from selfsched.protocol import EndJob, JobState, Outcome, Resume
 from selfsched_broker.core.books import Agenda, Books, Claim, Job, JobPulse, Lease, LeasePulse
-from selfsched_broker.core.controls import pause_job
+from selfsched_broker.core.controls import newest_first, pause_job
 from selfsched_broker.core.draft import Context, Decision, Draft
 from selfsched_broker.core.fairness import is_measured
 from selfsched_broker.core.grants import grant, is_free, lose, order_leave, settle_claims
@@ -26,6 +26,7 @@ from selfsched_broker.core.markets import (
     Stakes,
     allowed_counts,
     beyond_share,
+    can_run_on,
     contends,
     ended_terms,
     free_devices,
@@ -186,8 +187,21 @@ def _look_after(draft: Draft, job_id: str) -> None:
             end_job(draft, job_id, EndJob(outcome=Outcome.LOST, reason=reason))
     elif job.resume is Resume.NEVER:
         _warn_of_end(draft, job, pulse)
-    elif active and job.state is JobState.RUNNING:
-        _look_for_steps(draft, job, pulse)
+    elif active:
+        _trim(draft, job)
+        if job.state is JobState.RUNNING:
+            _look_for_steps(draft, job, pulse)
+
+
+def _trim(draft: Draft, job: Job) -> None:
+    """Have a job leave what it cannot use: it lost a device, or its batch allows other counts now."""
+    holdings = draft.books.active_of(job.id)
+    held = [holding for holding in holdings if holding.state == "held"]
+    if len(held) < len(holdings) or can_run_on(job, len(held)) or draft.books.claims_of(job.id):
+        return
+    usable = max((n for n in allowed_counts(job, len(held)) if n < len(held)), default=0)
+    reason = f"it cannot run on {len(held)} devices"
+    order_leave(draft, newest_first(draft.books, held)[: len(held) - usable], reason)
 
 
 def _look_for_steps(draft: Draft, job: Job, pulse: JobPulse) -> None:

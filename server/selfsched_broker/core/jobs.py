@@ -23,10 +23,10 @@ from selfsched.protocol import (
     RegisterJob,
     ReleaseDevices,
     Resume,
+    StandingBid,
 )
 from selfsched_broker.core.books import Books, Job, JobPulse, Lease, LeasePulse
 from selfsched_broker.core.draft import Context, Decision, Draft
-from selfsched_broker.core.fairness import is_measured
 from selfsched_broker.core.grants import change_job, settle_claims, take_word
 from selfsched_broker.core.leases import JOB_TABLE, ClaimEvent, JobEvent, Refusal, step
 from selfsched_broker.core.views import instructions
@@ -190,7 +190,7 @@ def _follow_state(draft: Draft, job: Job, message: JobReport) -> None:
 def _take_bid(draft: Draft, job: Job, message: JobReport) -> None:
     if message.bid is not None and message.bid != job.bid:
         draft.put(replace(draft.books.jobs[job.id], bid=message.bid, bid_at=draft.now))
-        if is_measured(message.bid) and not is_measured(job.bid):
+        if _measured_rows(message.bid) != _measured_rows(job.bid):
             draft.wake()
     if message.allowed_devices is not None:
         allowed = tuple(sorted(set(message.allowed_devices)))
@@ -202,6 +202,10 @@ def _take_bid(draft: Draft, job: Job, message: JobReport) -> None:
         if allowed != job.allowed_devices:
             draft.put(replace(draft.books.jobs[job.id], allowed_devices=allowed))
             draft.wake()
+
+
+def _measured_rows(bid: StandingBid | None) -> int:
+    return sum(row.remaining_seconds is not None for row in bid.rows) if bid else 0
 
 
 def _keep_progress(draft: Draft, job_id: str) -> None:

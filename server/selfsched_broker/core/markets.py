@@ -35,6 +35,13 @@ def allowed_counts(job: Job, most: int) -> tuple[int, ...]:
     return fitting or (job.min_devices,)
 
 
+def can_run_on(job: Job, count: int) -> bool:
+    """Whether a job can run on so many devices."""
+    if job.allowed_devices and count not in job.allowed_devices:
+        return False
+    return job.min_devices <= count <= job.max_devices
+
+
 def needs_visit(job: Job) -> bool:
     """Whether a job cannot bid before it has run for a moment."""
     return not job.visited and not is_measured(job.bid)

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from broker.driver import Driver, bid
 
-from selfsched.protocol import JobState, Outcome, ProblemCode, RegisterJob, ReleaseDevices, Resume
+from selfsched.protocol import JobState, Outcome, ProblemCode, RegisterJob, ReleaseDevices, Resume, SetAccount
 from selfsched_broker.core import arbiter
 from selfsched_broker.core.leases import LeaseOptions, Refusal
+from selfsched_broker.core.policies.themis import Themis
 
 
 @pytest.fixture
@@ -218,8 +219,6 @@ def test_it_goes_on_beyond_its_stated_time_while_nobody_waits() -> None:
 
 
 def test_u13_an_account_cannot_hold_more_than_its_limit(driver: Driver) -> None:
-    from selfsched.protocol import SetAccount
-
     driver.do(arbiter.set_account, "ann", SetAccount(max_devices=1), by="root")
     job = driver.register("ann", 1, 2)
     driver.report(job, step=5, steady_steps=5, bid=bid(100.0, 60.0))
@@ -326,3 +325,131 @@ def test_releasing_twice_counts_once_and_a_wrong_fence_nothing(driver: Driver) -
     assert not driver.last.changes
     with pytest.raises(Refusal):
         driver.do(arbiter.release, lease.lease, ReleaseDevices(fence=lease.fence, devices=("n/cpu1",)))
+
+
+def test_a_limit_that_is_lowered_is_enforced_at_once(driver: Driver) -> None:
+    job = _settled_alone(driver)
+    driver.do(arbiter.set_account, "ann", SetAccount(max_devices=1), by="root")
+    driver.live(20.0)
+    assert len(driver.held(job)) == 1
+    driver.do(arbiter.set_account, "ann", SetAccount(lift_max_devices=True), by="root")
+    driver.live(70.0)
+    assert len(driver.held(job)) == 2
+
+
+def test_a_job_that_learns_that_its_batch_needs_other_counts_leaves_and_comes_again(driver: Driver) -> None:
+    job = driver.register("ann", 1, 2)
+    assert driver.held(job) == ["cpu0"]
+    driver.report(job, allowed_devices=(2,))
+    driver.live(15.0)
+    assert driver.held(job) == ["cpu0", "cpu1"]
+    with pytest.raises(Refusal, match="no allowed device count"):
+        driver.report(job, allowed_devices=(3,))
+
+
+def test_a_gang_that_loses_a_device_leaves_the_rest_to_others(driver: Driver) -> None:
+    gang = driver.register("ann", 2, 2)
+    assert len(driver.held(gang)) == 2
+    driver.live(5.0)
+    other = driver.register("bob", 1, 1)
+    driver.node(cpu1="sick")
+    for _ in range(4):
+        driver.now += 5.0
+        driver.obey(gang)
+        driver.report(other)
+        driver.node(cpu1="sick")
+    assert driver.held(gang) == []
+    assert driver.held(other) == ["cpu0"]
+
+
+def _four() -> tuple[Driver, str]:
+    driver = Driver(options=LeaseOptions(term_seconds=60.0))
+    driver.node(devices=4)
+    first = driver.register("ann", 1, 4)
+    driver.report(first, step=5, steady_steps=5, bid=bid(1000.0, 600.0, 400.0, 300.0))
+    driver.live(50.0)
+    assert len(driver.held(first)) == 4
+    return driver, first
+
+
+def test_the_claims_of_a_job_are_granted_together(driver: Driver) -> None:
+    driver, first = _four()
+    second = driver.register("bob", 2, 2)
+    leaving = arbiter.instructions(driver.books, driver.ctx, first).leases
+    for lease in leaving:
+        for device in lease.leave:
+            release = ReleaseDevices(fence=lease.fence, devices=(device,))
+            driver.do(arbiter.release, lease.lease, release)
+            driver.settle()
+            driver.now += 1.0
+            assert driver.held(second) == []
+            driver.node(devices=4)
+    assert len(driver.held(second)) == 2
+    assert len(driver.books.leases_of(second)) == 1, "one lease, one start"
+
+
+def test_when_some_claims_are_stuck_the_rest_is_granted_after_a_while() -> None:
+    driver, first = _four()
+    second = driver.do(arbiter.register, "bob", RegisterJob(name="job", max_devices=2)).job
+    driver.report(second, bid=bid(500.0, 300.0))
+    claims = driver.books.claims_of(second)
+    assert len(claims) == 2
+    stuck = claims[0].device.rpartition("/")[2]
+    waited = 0.0
+    while not driver.held(second) and waited < 400.0:
+        waited += 5.0
+        driver.now += 5.0
+        driver.settle()
+        driver.obey(first)
+        driver.obey(second)
+        driver.node(devices=4, **{stuck: "occupied"})
+    assert driver.held(second) == [claims[1].device.rpartition("/")[2]]
+    assert waited >= driver.options.max_notice_seconds
+    assert [claim.device for claim in driver.books.claims_of(second)] == [claims[0].device]
+
+
+def test_u14_a_wide_job_is_served_in_spite_of_a_stream_of_narrow_ones() -> None:
+    driver = Driver(options=LeaseOptions(term_seconds=60.0), policy=Themis())
+    driver.node(devices=4)
+    narrow = [driver.register(f"user-{n}", 1, 1) for n in range(4)]
+    for job in narrow:
+        driver.report(job, step=30, steady_steps=30, bid=bid(5000.0))
+    driver.live(60.0)
+    wide = driver.register("wide", 4, 4)
+    for _ in range(12):
+        driver.live(30.0)
+        if driver.held(wide):
+            break
+        oldest = next(iter(driver.books.live_jobs()))
+        if oldest.id != wide:
+            driver.end(oldest.id)
+        job = driver.register("stream", 1, 1)
+        driver.report(job, bid=bid(5000.0))
+    assert len(driver.held(wide)) == 4
+
+
+def test_u12_no_holder_is_moved_before_it_has_repaid_its_last_move() -> None:
+    driver = Driver(options=LeaseOptions(term_seconds=30.0), policy=Themis())
+    driver.node(devices=4)
+    jobs: list[str] = []
+    orders = 0
+    for moment in range(120):
+        if moment % 12 == 0 and len(jobs) < 5:
+            jobs.append(driver.register(f"user-{moment}", 1, 4))
+            driver.report(jobs[-1], bid=bid(2000.0, 1200.0, 900.0, 800.0, restart=5.0))
+        before = {job: _unrepaid(driver, job) for job in jobs}
+        yielding = {h.key for h in driver.books.holdings.values() if h.state == "yielding"}
+        driver.now += 5.0
+        driver.settle()
+        for holding in driver.books.holdings.values():
+            if holding.state == "yielding" and holding.key not in yielding:
+                orders += 1
+                assert not before[driver.books.leases[holding.lease].job]
+        driver.live(0.001)
+    assert orders > 3
+
+
+def _unrepaid(driver: Driver, job: str) -> bool:
+    found, pulse = driver.books.jobs[job], driver.books.job_pulses[job]
+    needed = max(10 * found.move_cost_seconds, driver.fairness.repay_min_seconds)
+    return found.moved_at is not None and pulse.steady_seconds < needed
