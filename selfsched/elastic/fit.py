@@ -12,6 +12,7 @@ import os
 import time
 import traceback
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -77,6 +78,7 @@ class FitRun:
         self._saver = Saver(process, trainer, self._ranks, self.data, self._store)
         self._weight = 1.0
         self._untouched: dict[str, Any] | None = None
+        self._as_before: Callable[[], None] = lambda: None
         self._validation_at = 0.0
         self._validation_seconds = 0.0
         self._entered = False
@@ -162,7 +164,7 @@ class FitRun:
             if self._trainer.is_global_zero:
                 self._record.write(self._directory)
         if self.replayed:
-            internals.stop_before_training(self._trainer)
+            self._as_before = internals.stop_before_training(self._trainer)
 
     def on_train_batch_start(self, batch: int) -> None:
         """Know what this rank's share of the batch weighs."""
@@ -317,6 +319,7 @@ class FitRun:
         """The fit came to its own end, now or (replayed) in an earlier segment."""
         trainer = self._trainer
         if self.replayed:
+            self._as_before()
             internals.write_monitored(trainer, self._own["ranks"][0]["logged"])
             return
         saved = self._saver.save(finished=True)

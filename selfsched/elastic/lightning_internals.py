@@ -136,10 +136,21 @@ def step_here(trainer: Any) -> None:
     trainer.fit_loop.epoch_loop.restarting = False
 
 
-def stop_before_training(trainer: Any) -> None:
-    """For a fit that is over already: go through set-up and restore, train nothing."""
+def stop_before_training(trainer: Any) -> Callable[[], None]:
+    """For a fit that is over already: go through set-up and restore, train nothing.
+
+    Returns:
+        What lets the trainer train again.
+    """
+    sanity_steps = trainer.num_sanity_val_steps
     trainer.should_stop = True
     trainer.num_sanity_val_steps = 0
+
+    def as_before() -> None:
+        trainer.should_stop = False
+        trainer.num_sanity_val_steps = sanity_steps
+
+    return as_before
 
 
 # --- what was logged ----------------------------------------------------------------------

@@ -15,6 +15,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from selfsched.elastic.segment import ControlBlock
+
 HERE = Path(__file__).resolve()
 
 
@@ -34,7 +36,8 @@ def play_ranks(directory: Path, scenarios: list[dict[str, Any]]) -> None:
             `module:function`), `segments` (a list of fields of `SegmentSpec`), `options`.
     """
     (directory / "scenarios.json").write_text(json.dumps(scenarios))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[1])}
+    path = os.pathsep.join([str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     done = subprocess.run(
         [sys.executable, "-m", "elastic.ranks", str(directory)], env=environment, capture_output=True,
         text=True, timeout=240, check=False,
@@ -87,6 +90,8 @@ def _rank(scenario: dict[str, Any], home: Path, ordinal: int, rank: int) -> int:
 def _segment(scenario: dict[str, Any], home: Path, ordinal: int) -> None:
     world = scenario["segments"][ordinal].get("world_size", 1)
     port = str(free_port())
+    (home / "run").mkdir(mode=0o700, exist_ok=True)
+    ControlBlock(home / "run" / "control", create=True).close()
     children = []
     for rank in range(world):
         child = os.fork()

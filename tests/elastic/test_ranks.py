@@ -14,6 +14,7 @@ pytestmark = pytest.mark.slow
 
 NASTY = {"script": "elastic.nasty:script", "package": "lightning.pytorch"}
 OTHER = {**NASTY, "package": "pytorch_lightning"}
+LATE = {"script": "elastic.tiny:late_order", "package": "lightning.pytorch"}
 SCENARIOS: list[dict[str, Any]] = [
     {"name": "one", "segments": [{}], **NASTY},
     {"name": "two", "segments": [{"world_size": 2}], **NASTY},
@@ -38,6 +39,18 @@ SCENARIOS: list[dict[str, Any]] = [
         "options": {"at": 5},
         "segments": [{"world_size": 2}],
         "codes": {"0": 75},
+    },
+    {"name": "unhurried", "segments": [{}], **LATE},
+    {
+        "name": "hurried",
+        "options": {"at": 8},
+        "segments": [{"world_size": 2}, {}],
+        **LATE,
+    },
+    {
+        "name": "sharded",
+        "segments": [{"world_size": 2, "validation": "sharded"}],
+        **LATE,
     },
     {
         "name": "not-divided",
@@ -129,3 +142,21 @@ def test_a_world_that_does_not_divide_the_batch_is_refused_before_training(playe
     ranks = results(played, "not-divided")[0]
     assert [rank["code"] for rank in ranks] == [2, 2, 2]
     assert not any(rank["seen"].samples for rank in ranks)
+
+
+def test_a_validation_for_which_there_is_no_time_is_done_in_the_next_segment(played: Path) -> None:
+    (expected,) = results(played, "unhurried")[0]
+    first, second = results(played, "hurried")
+    assert [rank["code"] for rank in first] == [75, 75]
+    assert [step for _, step, _ in first[0]["seen"].validations] == [4]
+    found = first[0]["seen"].validations + second[0]["seen"].validations
+    assert [step for _, step, _ in found] == [4, 8, 12, 16]
+    for one, other in zip(found, expected["seen"].validations, strict=True):
+        assert one[2] == pytest.approx(other[2], abs=1e-6)
+
+
+def test_validation_is_whole_on_every_rank_unless_sharding_was_asked_for(played: Path) -> None:
+    whole = [rank["seen"].validations[0][2] for rank in results(played, "hurried")[0]]
+    parts = [rank["seen"].validations[0][2] for rank in results(played, "sharded")[0]]
+    assert whole[0] == whole[1]
+    assert parts[0] != parts[1]

@@ -71,7 +71,10 @@ def test_a_fit_that_stopped_early_is_not_trained_again(tmp_path: Path) -> None:
     validation = loader(4, shuffle=False)
     first = play_tiny(tmp_path, callbacks=patience(), validation=validation, max_epochs=9)
     assert first.trainer.global_step == 16
-    again = play_tiny(tmp_path, 1, callbacks=patience(), validation=validation, max_epochs=9)
+    again = play_tiny(
+        tmp_path, 1, callbacks=patience(), validation=validation, max_epochs=9, num_sanity_val_steps=2
+    )
+    assert (again.trainer.num_sanity_val_steps, again.trainer.should_stop) == (2, False)
     assert again.module.seen.samples == []
     assert again.module.seen.validations == []
     assert (again.trainer.global_step, again.trainer.current_epoch) == (16, first.trainer.current_epoch)

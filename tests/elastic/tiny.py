@@ -141,6 +141,19 @@ def terminate(trainer: Any) -> None:
 # --- scripts for several ranks (see `ranks`) -------------------------------------------------
 
 
+def late_order(package: str, logs: Path, seen: Seen, *, at: int = 0) -> dict[str, Any]:
+    """An order with no time left reaches the first segment's rank 0 at a step with a validation."""
+    pl.seed_everything(7, verbose=False)
+    process = hooks.current()
+    assert process is not None
+    late = at and process.rank == 0 and process.spec.ordinal == 0
+    act = order(logs.parent, Order.YIELD, leave_by=boottime()) if late else None
+    module = Tiny(seen, {at: act} if act else {})
+    trainer = pl.Trainer(**QUIET, val_check_interval=4, default_root_dir=logs)
+    trainer.fit(module, loader(), loader(5, shuffle=False))
+    return {"step": trainer.global_step, "weights": dict(module.state_dict())}
+
+
 def terminated_rank_1(package: str, logs: Path, seen: Seen, *, at: int) -> dict[str, Any]:
     """SIGTERM reaches rank 1 alone; all must leave at one step."""
     pl_package = sys.modules[package]
