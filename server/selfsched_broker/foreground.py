@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from selfsched.errors import EXIT_FAILED, EXIT_FINE, Refused
 from selfsched_broker import settings
 from selfsched_broker.listening import Addresses
 from selfsched_broker.printing import say, show_json
-from selfsched_broker.private import private_arguments
+from selfsched_broker.private import IDLE_EXIT_SECONDS, private_arguments
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ def run_broker(given: Mapping[str, Any], *, private: bool, config: Path | None, 
         for name, value in private_arguments().items():
             chosen[name] = value if chosen.get(name) is None else chosen[name]
     found = settings.load(config_file=config, **chosen)
+    if private and found.idle_exit_seconds is None:
+        found = replace(found, idle_exit_seconds=IDLE_EXIT_SECONDS)
 
     # Only after the settings are known to be right: these imports take a second.
     from selfsched_broker.serving import Running, serve

@@ -22,6 +22,8 @@ SOCKET = Path("/run/selfsched/broker.sock")
 UNIT = Path("/etc/systemd/system/selfsched-broker.service")
 LOCKS = Path("/run/lock/selfsched")
 TMPFILES = Path("/etc/tmpfiles.d/selfsched.conf")
+SYSTEMD = Path("/run/systemd/system")
+"""There where systemd runs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,7 +129,7 @@ def carry_out(steps: Sequence[Step]) -> None:
     """
     if os.geteuid() != 0:
         raise Refused("this needs root: run it with sudo, or look at it with --dry-run")
-    if not Path("/run/systemd/system").exists():
+    if not SYSTEMD.exists():
         raise Refused(
             "this machine does not run systemd: see --dry-run for what is needed, and start "
             "`selfsched-broker serve` by your own means"

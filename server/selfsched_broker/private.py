@@ -36,7 +36,6 @@ def private_arguments(environment: Mapping[str, str] | None = None) -> dict[str,
     return {
         "socket": private_directory(sockets) / SOCKET_NAME,
         "state_dir": private_directory(base / "selfsched" / "broker"),
-        "idle_exit_seconds": IDLE_EXIT_SECONDS,
     }
 
 

@@ -27,15 +27,29 @@ DEFAULT_PORT = 8470
 DEFAULT_STATE_DIR = Path("/var/lib/selfsched")
 SYSTEM_CONFIG = Path("/etc/selfsched/broker.toml")
 _MOST_SECONDS = 31_536_000.0
-_LEASE_NAMES = (
-    "report_seconds", "ttl_seconds", "grace_seconds", "restart_window_seconds", "term_seconds",
-    "min_auction_seconds", "max_notice_seconds", "idle_warned_seconds", "idle_lost_seconds",
-    "max_stated_seconds", "silent_job_seconds", "node_silent_seconds",
-)  # fmt: skip
-_FAIRNESS_NAMES = (
-    "fairness_knob", "move_gain", "repay_factor", "repay_min_seconds", "unknown_end_seconds",
-    "visit_steps", "visit_seconds",
-)  # fmt: skip
+_LEASE_MEANINGS = {
+    "report_seconds": "How often a job reports.",
+    "ttl_seconds": "A job that does not report for so long stops by itself.",
+    "grace_seconds": "So long after that its devices are taken back.",
+    "restart_window_seconds": "No auction for so long after a restart (ttl + grace).",
+    "term_seconds": "How long an award lasts; all terms end together.",
+    "min_auction_seconds": "Between two auctions that may take devices from holders, ticks apart.",
+    "max_notice_seconds": "The longest that a job is given to leave.",
+    "idle_warned_seconds": "A job without a step for so long is warned.",
+    "idle_lost_seconds": "A job without a step for so long loses its devices.",
+    "max_stated_seconds": "The longest that a program which cannot resume may keep its devices.",
+    "silent_job_seconds": "A job without devices that is silent for so long is lost.",
+    "node_silent_seconds": "The devices of a node that is silent for so long are unknown.",
+}
+_FAIRNESS_MEANINGS = {
+    "fairness_knob": "f of Themis: the (1 - f) worst off are considered, at least ten.",
+    "move_gain": "A move must gain so many times its cost.",
+    "repay_factor": "A job is not moved again before so many restarts' worth of steps ...",
+    "repay_min_seconds": "... and at least so long.",
+    "unknown_end_seconds": "What a job without a known end bids.",
+    "visit_steps": "A first visit measures so many steady steps ...",
+    "visit_seconds": "... for at most so long.",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,15 +151,15 @@ def _number(low: float, high: float) -> Callable[[str], float]:
     return parse
 
 
-def _options(kind: type, names: tuple[str, ...]) -> tuple[Setting, ...]:
+def _options(kind: type, meanings: Mapping[str, str]) -> tuple[Setting, ...]:
     """Rows for fields of the core's options, with their defaults from there."""
     bounds = {"fairness_knob": (0.0, 1.0), "move_gain": (1.0, 100.0), "repay_factor": (0.0, 1000.0)}
     rows = []
     for found in fields(kind):
-        if found.name in names:
+        if found.name in meanings:
             low, high = bounds.get(found.name, (0.05, _MOST_SECONDS))
-            words = found.name.replace("_", " ")
-            rows.append(Setting(found.name, _number(low, high), "number", f"`{found.default:g}`", words))
+            default, words = f"`{found.default:g}`", meanings[found.name]
+            rows.append(Setting(found.name, _number(low, high), "number", default, words))
     return tuple(rows)
 
 
@@ -184,8 +198,8 @@ SETTINGS: tuple[Setting, ...] = (
         "reports_per_second", _number(0.1, 1e6), "number", "`5`",
         "Reports of one job or node in the long run; ten times as many at once.",
     ),
-    *_options(LeaseOptions, _LEASE_NAMES),
-    *_options(FairnessOptions, _FAIRNESS_NAMES),
+    *_options(LeaseOptions, _LEASE_MEANINGS),
+    *_options(FairnessOptions, _FAIRNESS_MEANINGS),
 )  # fmt: skip
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 CONFIG_VARIABLE = PREFIX + "CONFIG"
@@ -215,8 +229,8 @@ def load(
         source, text = _first(setting, arguments, env, file)
         if text is not None:
             found[setting.name] = _parsed(setting, source, text)
-    lease = {name: found.pop(name) for name in _LEASE_NAMES if name in found}
-    fairness = {name: found.pop(name) for name in _FAIRNESS_NAMES if name in found}
+    lease = {name: found.pop(name) for name in _LEASE_MEANINGS if name in found}
+    fairness = {name: found.pop(name) for name in _FAIRNESS_MEANINGS if name in found}
     if "visit_steps" in fairness:
         fairness["visit_steps"] = int(fairness["visit_steps"])
     options = _lease_options(lease)

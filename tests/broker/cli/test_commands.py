@@ -1,0 +1,174 @@
+"""The administrators' commands, on a running broker and on books at rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker.live_broker import LiveBroker, live_broker, register, until_leased
+
+from selfsched.errors import Refused
+from selfsched_broker import install
+from selfsched_broker.cli import app, main
+from selfsched_broker.settings import CONFIG_VARIABLE
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Run a command in this process; what it printed, or its exit code and message as an error."""
+    config = tmp_path / "empty.toml"
+    config.write_text("")
+    monkeypatch.setenv(CONFIG_VARIABLE, str(config))
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str, code: int = 0) -> str:
+        monkeypatch.setattr("sys.argv", ["selfsched-broker", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert (ended.value.code or 0) == code, printed.err
+        return printed.out if code == 0 else printed.err
+
+    return run
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """Books at rest."""
+    with live_broker(tmp_path / "state"):
+        pass
+    return tmp_path / "state"
+
+
+def test_accounts_and_tokens_of_books_at_rest(run: Run, state: Path) -> None:
+    here = ("--state-dir", str(state))
+    assert "weight 2, at most 4 devices" in run(
+        "users", "add", "ada", "--weight", "2", "--max-devices", "4", *here
+    )
+    assert "there is an account ada" in run("users", "add", "ada", *here, code=2)
+    assert "no limit" in run("users", "set", "ada", "--no-limit", *here)
+    assert "make it with" in run("users", "set", "nobody-such", *here, code=2)
+    issued = json.loads(run("users", "token", "ada", "--json", *here))
+    assert issued["token"].startswith(f"ss_{issued['token_id']}_")
+    assert run("users", "token", "ada", *here).strip().startswith("ss_")
+    assert issued["token"] not in run("users", "tokens", *here)
+    run("users", "revoke", issued["token_id"], *here)
+    revoked = {t["token_id"]: t["revoked"] for t in json.loads(run("users", "tokens", "--json", *here))}
+    assert revoked[issued["token_id"]] is True
+    assert "there is no such token" in run("users", "revoke", "0" * 12, *here, code=2)
+    assert "ada" in [a["account"] for a in json.loads(run("users", "list", "--json", *here))]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("users", "add", "a b"), "an account's name"),
+        (("users", "add", "ada", "--weight", "nan"), "--weight"),
+        (("users", "add", "ada", "--weight", "-1"), "--weight"),
+        (("users", "add", "ada", "--max-devices", "0"), "--max-devices"),
+        (("users", "token", "ada", "--node", "<x>"), "--node"),
+        (("devices", "drain", "no-such"), "no such device"),
+        (("devices", "release", "no-such"), "no lease holds"),
+        (("leases", "release", "no-such"), "no such lease"),
+        (("auctions", "99"), "there is no auction 99"),
+    ],
+)
+def test_mistakes_are_explained(run: Run, state: Path, arguments: tuple[str, ...], words: str) -> None:
+    assert words in run(*arguments, "--state-dir", str(state), code=2)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[LiveBroker]:
+    with live_broker(tmp_path / "live") as live:
+        yield live
+
+
+def test_a_running_broker_is_administered_through_its_own_socket(
+    run: Run, broker: LiveBroker, tmp_path: Path
+) -> None:
+    here = ("--state-dir", str(tmp_path / "live"))
+    ada = broker.as_account("ada")
+    job = register(ada, "bert", max_devices=2)
+    told, _ = until_leased(ada, job)
+    lease = told.leases[0].lease
+    assert "bert" in run("jobs", *here)
+    assert [j["job"] for j in json.loads(run("jobs", "--json", *here))] == [job]
+    assert lease in run("leases", *here)
+    assert json.loads(run("leases", "--json", *here))[0]["account"] == "ada"
+    assert "held" in run("devices", *here)
+    assert "visit" in run("auctions", *here)
+    assert json.loads(run("auctions", "1", "--json", *here))["awards"][0]["job"] == job
+    assert "measure" in run("auctions", "1", *here)
+    assert "Policy themis" in run("policy", *here)
+    assert dict(json.loads(run("policy", "--json", *here))["settings"])["term_seconds"] == 300
+    assert "drained" in run("devices", "drain", "here/cpu1", *here)
+    assert "in use again" in run("devices", "undrain", "here/cpu1", *here)
+    assert "quarantined" in run("devices", "release", "here/cpu0", *here)
+    assert "force_release" in run("audit", *here)
+    assert json.loads(run("audit", "--last", "1", "--json", *here))[0]["action"] == "force_release"
+    target = tmp_path / "copy.sqlite"
+    assert "copied" in run("backup", str(target), *here)
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert "never overwrites" in run("backup", str(target), *here, code=1)
+
+
+def test_migrate_has_nothing_to_do_on_new_books(run: Run, state: Path) -> None:
+    done = json.loads(run("migrate", "--json", "--state-dir", str(state)))
+    assert done["before"] == done["after"]
+
+
+def test_install_says_all_that_it_would_do(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = run("install", "--dry-run", "--slots", "4")
+    for part in ("useradd", "0700", str(install.SOCKET), "systemctl enable", "slots = 4", "serve --config"):
+        assert part in shown
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert "needs root" in run("install", code=2)
+
+
+def test_the_unit_runs_what_the_command_line_knows() -> None:
+    unit = next(
+        s
+        for s in install.plan(python="/usr/bin/python3")
+        if isinstance(s, install.Write) and "Unit" in s.text
+    )
+    assert (
+        "ExecStart=/usr/bin/python3 -m selfsched_broker serve --config /etc/selfsched/broker.toml"
+        in unit.text
+    )
+
+
+def test_a_file_that_is_kept_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, new = tmp_path / "kept", tmp_path / "a" / "new"
+    kept.write_text("mine")
+    steps: tuple[Any, ...] = (
+        install.Write(path=kept, text="theirs", replace=False),
+        install.Write(path=new, text="x", mode=0o640),
+    )
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(install, "SYSTEMD", tmp_path)
+    install.carry_out(steps)
+    assert kept.read_text() == "mine"
+    assert new.stat().st_mode & 0o777 == 0o640
+    monkeypatch.setattr(install, "SYSTEMD", tmp_path / "absent")
+    with pytest.raises(Refused, match="systemd"):
+        install.carry_out(steps)
+
+
+def test_every_command_has_an_example_in_its_help() -> None:
+    from typer.main import get_command
+
+    def walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+        for name, sub in getattr(command, "commands", {}).items():
+            yield from walk(sub, (*path, name))
+        if not getattr(command, "commands", {}):
+            yield " ".join(path), f"{command.help}\n{command.epilog}"
+
+    shown = dict(walk(get_command(app), ()))
+    del shown["simulate"]  # the simulator's own, put in its place when it is called
+    assert {name for name, text in shown.items() if "Example" not in text} == set()
+    assert len(shown) >= 18
