@@ -258,14 +258,15 @@ class Supervisor:
     def _conclude(self, segment: RunningSegment, verdict: Verdict) -> EndReason:
         """What follows from a segment's end."""
         step = self._made.step
+        told_to_end = self._job.fixed and segment.order is not Order.GO_ON
         match verdict.kind:
-            case "finished":
+            case "finished" if not told_to_end:
                 self._ended = RunOutcome("finished", EXIT_FINE, step=step)
                 return "finished"
             case "refused":
                 self._ended = RunOutcome("refused", EXIT_WRONG_USE, verdict.words)
                 return "failed"
-            case "failed" if not (self._job.fixed and segment.order is not Order.GO_ON):
+            case "failed" if not told_to_end:
                 self._ended = RunOutcome("failed", verdict.exit_code, verdict.words, verdict.traceback, step)
                 return "failed"
             case "port_taken" if self._port_retries < _MOST_PORT_RETRIES:

@@ -190,14 +190,14 @@ def test_stop_checkpoints_and_the_next_fit_goes_on(kernel: Kernel) -> None:
         wait_for(lambda: events.exists() and '"progressed"' in events.read_text(), what="steps")
         kernel.manager.interrupt_kernel()
 
-    text, error = kernel.run("fit('2@0', name='stopped', epochs=1, step_seconds=0.1)", stop_after_some_steps)
+    text, error = kernel.run("fit('2@0', name='stopped', epochs=5, step_seconds=0.1)", stop_after_some_steps)
     assert error is not None, text
     assert error.startswith("Stopped: stopped; fit() on the same Trainer goes on from the checkpoint at step")
     assert "KeyboardInterrupt" not in error
     assert_nothing_left(run)
     _text, error = kernel.run("model.step_seconds = 0.0; trainer.fit(model, datamodule=Data())")
     assert error is None
-    assert kernel.value("trainer.global_step") == 15
+    assert kernel.value("trainer.global_step") == 75
     started = [line for line in events.read_text().splitlines() if '"fit_started"' in line]
     assert '"step":0,' not in started[-1]
 
@@ -208,3 +208,15 @@ def test_what_cannot_travel_is_refused_by_name(kernel: Kernel) -> None:
     )
     assert error is not None
     assert "module.guard (a _thread.lock) cannot travel" in error
+
+
+def test_a_killed_kernel_leaves_a_checkpoint_and_no_process(kernel: Kernel) -> None:
+    run = kernel.runs / "killed"
+    kernel.client.execute("fit('2@0', name='killed', epochs=50, step_seconds=0.1)")
+    events = run / "events.jsonl"
+    wait_for(lambda: events.exists() and '"progressed"' in events.read_text(), what="steps")
+    kernel.manager.provisioner.process.kill()
+    wait_for((run / "outcome.json").exists, what="the supervisor to end")
+    assert json.loads((run / "outcome.json").read_text())["outcome"] == "stopped"
+    assert '"checkpoint_saved"' in events.read_text()
+    assert_nothing_left(run)

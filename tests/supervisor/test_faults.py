@@ -191,3 +191,15 @@ def test_a_command_that_cannot_be_started_says_so(runs: Runs) -> None:
     run = runs.start(["no-such-program"], plan="1@0")
     assert run.finish() == 127
     assert "no-such-program cannot be started" in run.output()
+
+
+def test_a_fixed_program_is_run_once_on_all_its_devices_and_stopped_by_sigterm(runs: Runs) -> None:
+    words = "echo one program; trap 'echo told to end; exit 0' TERM; while true; do sleep 0.05; done"
+    run = runs.start(["bash", "-c", words], fixed=True, without_broker=True, max_devices=2, min_devices=2)
+    run.wait_for_event("segment_began")
+    wait_for(lambda: "one program" in (run.directory / "output.log").read_text(), what="the program to begin")
+    run.client.send_signal(signal.SIGINT)
+    assert run.finish() == 130
+    assert run.output().count("one program") == 1
+    assert "told to end" in run.output()
+    run.assert_nothing_left()
