@@ -158,9 +158,11 @@ def _consider(sitting: _Sitting) -> tuple[list[Standing], list[Standing]]:
     movable = [s for job, s in sitting.standings.items() if job not in sitting.devices]
     ranked = sorted(movable, key=lambda s: (-_rho_now(s, sitting), s.contender.number))
     count = max(FEWEST_CONSIDERED, math.ceil((1 - market.options.fairness_knob) * len(market.contenders)))
-    sells = [market.trigger != "tick" and bool(s.at_stake) for s in ranked]
-    first = [s for at, s in enumerate(ranked) if at < count or sells[at]]
-    return first, [s for at, s in enumerate(ranked) if at >= count and not sells[at]]
+    # A wide job whose turn has come is not kept out by those that wait behind it.
+    always = {s.job for s in ranked if market.trigger != "tick" and s.at_stake}
+    always.add(sitting.reservation.job or "")
+    first = [s for at, s in enumerate(ranked) if at < count or s.job in always]
+    return first, [s for at, s in enumerate(ranked) if at >= count and s.job not in always]
 
 
 def _rho_now(standing: Standing, sitting: _Sitting) -> float:

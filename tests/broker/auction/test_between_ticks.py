@@ -71,6 +71,14 @@ def test_a_wide_job_passed_over_wins_at_the_second_tick() -> None:
     assert counts(rule(THEMIS, market([*narrow, passed], 4)))["wide"] == 4
 
 
+def test_a_wide_job_whose_turn_has_come_is_considered_whatever_its_rho() -> None:
+    crowd = [job(f"n{i:02}", bid({1: 500}), i, age_seconds=9000, fraction_done=0.9) for i in range(20)]
+    wide = job("wide", bid({4: 5000}), 99, passed_over=1, share=0.2)
+    ruling = rule(THEMIS, market([*crowd, wide], 4))
+    assert ruling.awards["wide"].considered
+    assert counts(ruling)["wide"] == 4
+
+
 def test_devices_that_free_are_kept_for_it_where_terms_still_run() -> None:
     """Two are free, two are not repaid: nobody else gets the two, a first visit neither."""
     bound = [job(f"h{i}", bid({1: 500}), i, kept=(f"n/{i}",), may_move=False) for i in range(2)]
