@@ -280,10 +280,10 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         assert self._meter is not None
         now = boottime()
         progress = self.model.progress(now)
-        scalars: dict[str, float] = {
-            "devices": float(trainer.world_size),
-            "fraction_done": progress.fraction_done,
-        }
+        planned = progress.planned_steps
+        # The model hears of steps in batches and may be some behind.
+        done = max(progress.fraction_done, min(1.0, step / planned) if planned else 0.0)
+        scalars: dict[str, float] = {"devices": float(trainer.world_size), "fraction_done": done}
         times = self._meter.newest
         if times is not None:
             scalars["step_seconds"] = times.cycle_seconds or times.seconds

@@ -43,6 +43,7 @@ FORM_LENGTH = 1.2
 """Over how many doublings of K its error is alike."""
 DAY_SIGMA = 0.02
 """Two measurements of the same thing differ by so much however long each lasts (log)."""
+WELL_MEASURED_SIGMA = 0.15
 COMMUNICATION_SIGMA = 0.6
 UNKNOWN_SERIAL_SHARE = 0.08
 MAX_SIGMA = 3.0
@@ -170,9 +171,13 @@ class StepTimeModel:
         self._fit(serial_share)
 
     def at(self, devices: int) -> StepTime:
-        """The step on `devices` devices. A measured count answers from its own steps."""
+        """The step on `devices` devices.
+
+        A count that was measured well answers from its own steps; one that was hardly
+        measured (its first steps) is drawn to what the others make expect.
+        """
         own = self.seen.get(devices)
-        if own is not None:
+        if own is not None and own.sigma_log <= WELL_MEASURED_SIGMA:
             return measured_step(own)
         counts = np.array([float(devices)])
         value = self._form.logs(self._mode, counts)[0][0]
@@ -189,7 +194,7 @@ class StepTimeModel:
             devices=devices,
             seconds=math.exp(min(max(float(log_seconds), -18.0), 20.0)),
             sigma_log=min(sigma, MAX_SIGMA),
-            measured=False,
+            measured=own is not None,
         )
 
     def curve(self, devices: Sequence[int]) -> tuple[StepTime, ...]:

@@ -37,6 +37,7 @@ MAX_BLOCKS = 64
 FIRST_BLOCK_STEPS = 4
 RAW_STEPS = 8
 """So many cycles are kept as they are, until a median of them can tell accidents apart."""
+KEPT_WARM_UP = 16
 INTERRUPTION_FACTOR = 20.0
 INTERRUPTION_SECONDS = 5.0
 HABIT = 3
@@ -84,6 +85,7 @@ class Series:
     log_compute: Running = field(default_factory=Running)
     log_communication: Running = field(default_factory=Running)
     _raw: list[float] = field(default_factory=list)
+    _warm_cycles: list[float] = field(default_factory=list)
     _open: tuple[int, float] = (0, 0.0)
     _in_a_row: list[float] = field(default_factory=list)
     _level: Level | None = field(default=None, compare=False)
@@ -92,6 +94,7 @@ class Series:
     def warmed_up(self, cycle_seconds: float) -> None:
         """Count a step of the warm-up."""
         self._level = None
+        self._warm_cycles = [*self._warm_cycles[1 - KEPT_WARM_UP :], cycle_seconds]
         self.warm_up.update(cycle_seconds)
 
     def update(self, cycle_seconds: float) -> bool:
@@ -133,7 +136,7 @@ class Series:
         """Quantile of the cycles; None before the first step."""
         if self.sketch.count:
             return self.sketch.quantile(fraction)
-        seen = self._raw or ([self.warm_up.mean] if self.warm_up.count else [])
+        seen = self._raw or self._warm_cycles
         return sorted(seen)[min(len(seen) - 1, int(fraction * len(seen)))] if seen else None
 
     def part_means(self) -> dict[str, float]:
@@ -176,9 +179,9 @@ class Series:
         if self._raw:
             seconds = statistics.median(self._raw)
             sigma = PRIOR_STEP_SIGMA / math.sqrt(len(self._raw)) + 0.1
-        elif self.warm_up.count:
-            # Warm-up steps are slower than what comes: by a factor nobody knows.
-            seconds, sigma = 0.7 * self.warm_up.mean, 0.8
+        elif self._warm_cycles:
+            # Warm-up steps are slower than what comes, the first ones by far: hence the median.
+            seconds, sigma = 0.9 * statistics.median(self._warm_cycles), 0.5
         else:
             return None
         return Level(
@@ -265,6 +268,7 @@ class Series:
             "block_steps": self.block_steps,
             "open": list(self._open),
             "raw": list(self._raw),
+            "warm_cycles": list(self._warm_cycles),
             "in_a_row": list(self._in_a_row),
             "parts": {name: asdict(part) for name, part in self.parts.items()},
             "logs": [asdict(x) for x in (self.log_step, self.log_compute, self.log_communication)],
@@ -288,6 +292,7 @@ class Series:
             log_compute=compute,
             log_communication=communication,
             _raw=list(state["raw"]),
+            _warm_cycles=list(state["warm_cycles"]),
             _open=(state["open"][0], state["open"][1]),
             _in_a_row=list(state["in_a_row"]),
         )

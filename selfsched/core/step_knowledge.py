@@ -13,7 +13,7 @@ from typing import Any
 
 from selfsched.core.events import StepTiming
 from selfsched.core.measurement import running_of, usable_seconds
-from selfsched.core.performance import SeenStep, StepTime, StepTimeModel, measured_step
+from selfsched.core.performance import WELL_MEASURED_SIGMA, SeenStep, StepTime, StepTimeModel, measured_step
 from selfsched.core.series import Level, Series
 from selfsched.protocol import HardwarePrior, Placement, StepStatistics
 
@@ -85,9 +85,9 @@ class StepKnowledge:
         return self.series(devices).level()
 
     def step(self, devices: int) -> StepTime | None:
-        """The step on `devices` devices; None before any evidence. No fit where measured."""
+        """The step on `devices` devices; None before any evidence. No fit where well measured."""
         level = self.level(devices)
-        if level is not None:
+        if level is not None and level.sigma_log <= WELL_MEASURED_SIGMA:
             return measured_step(self._seen(devices, level))
         model = self.model()
         return None if model is None else model.at(devices)

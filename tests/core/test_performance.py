@@ -35,6 +35,15 @@ def test_a_seen_count_answers_from_its_own_steps() -> None:
     assert step.sigma_log < 0.05
 
 
+def test_a_hardly_measured_count_is_drawn_to_what_the_others_make_expect() -> None:
+    expected = model(seen(1, 0.1)).at(2)
+    drawn = model(seen(1, 0.1), seen(2, 0.3, sigma=0.8)).at(2)
+    trusted = model(seen(1, 0.1), seen(2, 0.3, sigma=0.02)).at(2)
+    assert expected.seconds < drawn.seconds < 0.12
+    assert drawn.sigma_log < 0.3
+    assert trusted.seconds == 0.3
+
+
 def test_one_count_predicts_a_speed_up_with_a_wide_interval() -> None:
     two, eight = model(seen(1, 0.1)).at(2), model(seen(1, 0.1)).at(8)
     assert not two.measured

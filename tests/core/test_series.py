@@ -38,6 +38,15 @@ def test_warm_up_alone_gives_a_wide_level() -> None:
     assert series.quantile(0.5) == 1.0
 
 
+def test_one_enormous_first_step_does_not_speak_for_the_others() -> None:
+    series = Series()
+    for cycle in [5.0] + [0.1] * 9:
+        series.warmed_up(cycle)
+    level = series.level()
+    assert level is not None
+    assert level.seconds < 0.15
+
+
 def test_the_level_is_the_mean_with_its_heavy_tail_and_not_the_median() -> None:
     rng = np.random.default_rng(1)
     cycles = np.where(rng.random(4000) < 0.05, 1.0, 0.1) * np.exp(0.1 * rng.standard_normal(4000))
