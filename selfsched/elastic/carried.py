@@ -13,15 +13,23 @@ from typing import Any
 
 import torch
 
+from selfsched.elastic import attributes
 from selfsched.elastic import lightning_internals as internals
 from selfsched.elastic.noise import random_states
 
 _EMPTY = {"mean": 0.0, "sum": 0.0, "max": float("-inf"), "min": float("inf")}
 
 
-def carry(trainer: Any) -> dict[str, Any]:
-    """This rank's part, in plain types and tensors on the CPU."""
+def carry(trainer: Any, attributes_at_start: dict[str, Any]) -> dict[str, Any]:
+    """This rank's part, in plain types and tensors on the CPU.
+
+    Args:
+        trainer: The trainer, between two batches or after its fit.
+        attributes_at_start: `attributes.fingerprints` of the module when training began.
+    """
     return {
+        "attributes": attributes.changed(trainer.lightning_module, attributes_at_start),
+        "accumulate_grad_batches": int(trainer.accumulate_grad_batches),
         "random": random_states(),
         "logged": internals.read_logged(trainer),
         "metrics": carry_metrics(trainer),
@@ -34,6 +42,9 @@ def put_back(trainer: Any, part: dict[str, Any]) -> None:
     """Restore all of a part but the random states."""
     internals.write_logged(trainer, part["logged"])
     put_metrics_back(trainer, part["metrics"])
+    attributes.put_back(trainer.lightning_module, part["attributes"])
+    # A schedule of it is only asked at an epoch's start.
+    trainer.accumulate_grad_batches = part["accumulate_grad_batches"]
     trainer.should_stop = part["should_stop"]
     internals.write_keepers(trainer, part["keepers"])
 
@@ -53,7 +64,7 @@ def put_metrics_back(trainer: Any, states: dict[str, Any]) -> None:
 
 
 def merged(parts: Sequence[dict[str, Any]], rank: int) -> tuple[dict[str, Any], list[str]]:
-    """The part of `rank` after a change of the world size, without random states.
+    """The part of `rank` after a change of the world size; its random states are rank 0's.
 
     Returns:
         The part, and the names of metrics that could only be taken from rank 0.
@@ -70,8 +81,9 @@ def merged(parts: Sequence[dict[str, Any]], rank: int) -> tuple[dict[str, Any], 
             metrics[name] = whole
     logged = dict(parts[0]["logged"])
     logged["results"] = _merge_results([part["logged"]["results"] for part in parts], rank)
-    whole_part = {"logged": logged, "metrics": metrics}
-    return {**whole_part, **{name: parts[0][name] for name in ("should_stop", "keepers")}}, unmergeable
+    # Plain attributes have no reduction: a rank goes on from its own, a new one from rank 0's.
+    own = parts[rank] if rank < len(parts) else parts[0]
+    return {**parts[0], "attributes": own["attributes"], "logged": logged, "metrics": metrics}, unmergeable
 
 
 def _merge_results(parts: Sequence[dict[str, Any]], rank: int) -> dict[str, Any]:

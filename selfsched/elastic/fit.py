@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from selfsched.core.events import FitFinished, Left, RankRaised
-from selfsched.elastic import carried, loggers
+from selfsched.elastic import attributes, carried, loggers
 from selfsched.elastic import lightning_internals as internals
 from selfsched.elastic.agreement import Agreement, Ranks, Reason, Wish
 from selfsched.elastic.checkpoints import Checkpoint, CheckpointStore, ensure_private
@@ -166,6 +166,12 @@ class FitRun:
         if self.replayed:
             self._as_before = internals.stop_before_training(self._trainer)
 
+    def on_train_epoch_start(self) -> None:
+        """Before the module's own hook: know its attributes as they are when training begins."""
+        if self._saver.attributes_at_start is None:
+            module = self._trainer.lightning_module
+            self._saver.attributes_at_start = attributes.fingerprints(module)
+
     def on_train_batch_start(self, batch: int) -> None:
         """Know what this rank's share of the batch weighs."""
         layout = self.data.layout
@@ -274,6 +280,7 @@ class FitRun:
             False if that was before a validation, which comes first.
         """
         self._entered = True
+        self.on_train_epoch_start()  # Lightning does not say so in the middle of an epoch
         trainer = self._trainer
         seed = self.data.seed
         if self._own:
@@ -302,6 +309,8 @@ class FitRun:
         carried.put_back(trainer, part)
         for name in unmergeable:
             self._process.warn("metric_unmergeable", f"the metric {name!r}")
+        if names := part["attributes"]:
+            self._process.warn("module_attributes", f"attributes of the module ({', '.join(names)})")
         seed_all(self.data.seed, self.ordinal, trainer.global_step, rank)
 
     # --- saving and leaving -----------------------------------------------------------------------

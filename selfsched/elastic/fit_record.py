@@ -69,7 +69,7 @@ def fit_started(trainer: Any, data: FitData, ordinal: int, spec: SegmentSpec) ->
     return FitStarted(
         fit=ordinal,
         package=internals.package_of(trainer),
-        global_batch=data.global_batch,
+        global_batch=data.global_batch and data.global_batch * int(trainer.accumulate_grad_batches),
         reference_devices=data.reference_devices,
         step=trainer.global_step,
         planned_steps=planned,

@@ -187,6 +187,9 @@ def _forwarding_callback(run: FitRun, package: str) -> Any:
         def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
             run.on_fit_start()
 
+        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+            run.on_train_epoch_start()
+
         def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
             run.on_train_batch_start(batch_idx)
 

@@ -28,6 +28,8 @@ class Saver:
         self._ranks = ranks
         self._data = data
         self._store = store
+        self.attributes_at_start: dict[str, Any] | None = None
+        """Fingerprints of the module's plain attributes when training began."""
         self.seconds = 0.0
         """What the last save took."""
         self.saved_at = boottime()
@@ -52,7 +54,7 @@ class Saver:
         if not self._room():
             return None
         noise = random_states()  # saving must not be seen in the noise
-        parts = self._ranks.gathered(carried.carry(trainer))
+        parts = self._ranks.gathered(carried.carry(trainer, self.attributes_at_start or {}))
         if trainer.is_global_zero:
             store.make_room(step)
         self._ranks.barrier()

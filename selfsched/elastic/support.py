@@ -65,6 +65,10 @@ CASES: tuple[Case, ...] = (
          "their states survive the cut; training means are taken over all ranks"),
     Case("metric_unmergeable", "a torchmetrics state without a reduction over ranks", "degraded",
          "after a change of the world size it goes on from rank 0's part of the epoch"),
+    Case("module_attributes", "plain attributes of the module that change in training (lists, counters)",
+         "degraded",
+         "carried over every cut; after a change of the world size each rank goes on from its own, so "
+         "that a mean of them is of a part of the epoch's samples: prefer self.log or torchmetrics"),
     Case("precision", "16-bit and bf16 mixed precision, torch.compile, sync_batchnorm", "exact",
          "to the tolerance of the precision"),
     Case("strategies", 'strategy "auto", "ddp", "ddp_spawn", "ddp_fork", "ddp_notebook", a DDPStrategy',

@@ -16,7 +16,7 @@ from selfsched.elastic.weights import weigh
 
 def part(results: dict[str, Any], metrics: dict[str, Any]) -> dict[str, Any]:
     logged = {"results": results, "callback_metrics": {}, "first_loop_iter": False, "current_fx": None}
-    return {"logged": logged, "metrics": metrics, "should_stop": False, "keepers": []}
+    return {"logged": logged, "metrics": metrics, "attributes": {}}
 
 
 def accumulator(reduction: str, **state: float) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from elastic.tiny import QUIET, Act, Tiny, as_rank, loader, make_block, order, p
 from torch.utils.data import DataLoader
 
 from selfsched import SelfScheduler
-from selfsched.elastic import hooks
+from selfsched.elastic import attributes, hooks
 from selfsched.elastic import lightning_internals as internals
+from selfsched.elastic.checkpoints import CheckpointStore
 from selfsched.elastic.segment import Order
 
 
@@ -135,6 +136,7 @@ def weight_average() -> list[Any]:
         {"train": loader(shuffle=False)},
         {"max_epochs": 6, "train": loader(4, batch_size=4)},
         {"max_epochs": 3, "accumulate_grad_batches": 8},
+        {"callbacks": lambda: [pl.callbacks.GradientAccumulationScheduler({0: 1, 1: 4})]},
         {"fast_dev_run": 4, "validation": loader(4, shuffle=False)},
         {"validation": [loader(4, shuffle=False), loader(6, shuffle=False)], "limit_val_batches": 0.5},
     ],
@@ -370,3 +372,53 @@ def test_a_save_that_waits_for_a_validation_survives_the_cut(tmp_path: Path) -> 
         cut(tmp_path / name, steps, validation=loader(4, shuffle=False), **options)
         kept.append(sorted(path.name for path in kept_in.iterdir()))
     assert kept[0] == kept[1] == ["epoch=0-step=8.ckpt"]
+
+
+class Running(Tiny):
+    """Keeps its own books, as modules do that do not log."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.losses: list[torch.Tensor] = []
+        self.table = {"batches": 0, "best": torch.tensor(1e9)}
+        self.configured = torch.zeros(3)
+        self.world = 0
+
+    def on_train_start(self) -> None:
+        self.world = self.trainer.world_size
+
+    def on_train_epoch_start(self) -> None:
+        self.indices: list[int] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.losses.append(loss)
+        self.indices += batch[0].tolist()
+        self.table["batches"] += 1
+        self.table["best"] = torch.minimum(self.table["best"], loss.detach())
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        mean = float(torch.stack(self.losses).mean().detach())
+        self.seen.rates.append((str(sorted(self.indices)), self.table["batches"], mean))
+        self.losses.clear()
+
+
+def test_running_lists_and_counters_of_a_module_survive_the_cut(tmp_path: Path) -> None:
+    runs = {name: Seen() for name in ("whole", "cut")}
+    whole = cut(tmp_path / "whole", [], seen=runs["whole"], module=Running).module
+    last = cut(tmp_path / "cut", [3, 5, 8, 12], seen=runs["cut"], module=Running).module
+    assert runs["cut"] == runs["whole"]
+    assert last.table == whole.table
+    store = CheckpointStore(tmp_path / "cut" / "run" / "fits" / "1").newest()
+    assert store is not None
+    assert set(store.own_fields()["ranks"][0]["attributes"]) == {"indices", "table"}
+
+
+def test_a_large_attribute_is_no_running_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Running()
+    before = attributes.fingerprints(module)
+    module.table["best"] = torch.zeros(4)
+    module.losses = [torch.zeros(1000)]
+    monkeypatch.setattr(attributes, "LIMIT_BYTES", 1000)
+    assert set(attributes.changed(module, before)) == {"table"}
