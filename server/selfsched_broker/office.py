@@ -146,7 +146,7 @@ def open_office(settings: BrokerSettings) -> Iterator[Office]:
         StoreUnusable: the books cannot be used.
     """
     state = settings.state_dir
-    running = _running(settings.ready_file or state / READY_FILE)
+    running = _running(state / READY_FILE)
     if running is not None:
         yield Office(_Socket(running))
         return

@@ -138,14 +138,16 @@ async def _serve(
         with _node(desk, agent):
             service.start()
             await _started([server for server, _ in servers], running)
-            path = settings.ready_file or settings.state_dir / READY_FILE
-            write_ready_file(path, listening.addresses)
+            told = [path for path in (settings.state_dir / READY_FILE, settings.ready_file) if path]
+            for path in told:
+                write_ready_file(path, listening.addresses)
             end = functools.partial(loop.call_soon_threadsafe, life.end, "told to end")
             ready(Running(listening.addresses, service, polls, end))
             try:
                 await _watch(settings, service, life, running)
             finally:
-                _remove_own(path)
+                for path in told:
+                    _remove_own(path)
         polls.close()
         for server, _ in servers:
             server.should_exit = True

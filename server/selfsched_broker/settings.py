@@ -18,12 +18,13 @@ from typing import Any
 from selfsched.errors import InvalidSettings
 from selfsched_broker.core.leases import LeaseOptions
 from selfsched_broker.core.market import FairnessOptions
-from selfsched_broker.core.policies import DEFAULT_POLICY
 from selfsched_broker.failpoint import VARIABLE as FAILPOINT_VARIABLE
 from selfsched_broker.failpoint import Failpoint
 
 PREFIX = "SELFSCHED_BROKER_"
 DEFAULT_PORT = 8470
+DEFAULT_POLICY = "themis"
+"""That of `core.policies`, whose imports are too heavy for a command that only asks."""
 DEFAULT_STATE_DIR = Path("/var/lib/selfsched")
 SYSTEM_CONFIG = Path("/etc/selfsched/broker.toml")
 _MOST_SECONDS = 31_536_000.0
@@ -185,7 +186,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("agent", _flag, "`1` or `0`", "`1`", "Offer the devices of this machine."),
     Setting("lock_dir", _path, "path", "`/run/lock/selfsched`", "Directory of the device locks."),
     Setting("policy", str, "name", f"`{DEFAULT_POLICY}`", "The rule by which devices are divided."),
-    Setting("ready_file", _path, "path", "`broker.json` beside the books", "Written once it listens."),
+    Setting("ready_file", _path, "path", "", "A further `broker.json`, written once it listens."),
     Setting(
         "idle_exit_seconds", _number(0.1, _MOST_SECONDS), "number", "never; private: `600`",
         "End so long after the last job.",

@@ -82,6 +82,24 @@ def test_mistakes_are_explained(run: Run, state: Path, arguments: tuple[str, ...
     assert words in run(*arguments, "--state-dir", str(state), code=2)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("serve", "--host", "0.0.0.0"), "--i-terminate-tls-in-front"),
+        (("serve", "--slots", "0"), "--slots"),
+        (("serve", "--term", "nan"), "--term-seconds"),
+        (("serve", "--wrong"), "--wrong"),
+        (("users", "list"), "there is no broker at"),
+    ],
+)
+def test_wrong_use_is_explained(run: Run, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    assert words in run(*arguments, "--state-dir", str(tmp_path / "none"), code=2)
+
+
+def test_a_private_broker_has_no_port(run: Run) -> None:
+    assert "listens on a Unix socket only" in run("serve", "--private", "--port", "1", code=2)
+
+
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[LiveBroker]:
     with live_broker(tmp_path / "live") as live:

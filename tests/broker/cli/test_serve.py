@@ -100,22 +100,8 @@ def test_a_private_broker_ends_after_its_last_job(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("serve", "--host", "0.0.0.0"), "--i-terminate-tls-in-front"),
-        (("serve", "--policy", "lottery"), "lottery"),
-        (("serve", "--private", "--port", "1"), "--private listens on a Unix socket only"),
-        (("serve", "--slots", "0"), "--slots"),
-        (("serve", "--wrong"), "--wrong"),
-        (("users", "list", "--state-dir", "/nowhere"), "there is no broker at /nowhere"),
-    ],
-)
-def test_wrong_use_is_one_sentence_and_code_2(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
-    extra = (
-        () if "--state-dir" in arguments or "--private" in arguments else ("--state-dir", str(tmp_path / "s"))
-    )
-    done = command(tmp_path, *arguments, *extra)
+def test_a_mistake_is_one_sentence_and_code_2(tmp_path: Path) -> None:
+    done = command(tmp_path, "serve", "--policy", "lottery", "--state-dir", str(tmp_path / "s"))
     assert done.returncode == 2
-    assert words in done.stderr
+    assert "lottery" in done.stderr
     assert "Traceback" not in done.stderr

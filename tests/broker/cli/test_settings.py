@@ -9,6 +9,7 @@ import pytest
 
 from selfsched.errors import InvalidSettings
 from selfsched_broker import settings
+from selfsched_broker.core import policies
 from selfsched_broker.settings import load
 
 DOCS = Path(__file__).parents[3] / "docs" / "administration.md"
@@ -28,6 +29,10 @@ def test_argument_wins_over_environment_over_file(tmp_path: Path) -> None:
 def test_an_unknown_name_is_an_error_that_names_the_nearest(name: str) -> None:
     with pytest.raises(InvalidSettings, match=r"did you mean SELFSCHED_BROKER_(SLOTS|TERM_SECONDS)\?"):
         load(environment={name: "1"})
+
+
+def test_the_default_policy_is_the_cores() -> None:
+    assert settings.DEFAULT_POLICY == policies.DEFAULT_POLICY
 
 
 def test_an_unknown_entry_of_the_file_is_an_error_too(tmp_path: Path) -> None:

@@ -1,0 +1,253 @@
+"""Clock, priors, forecasts, the broker's own node, sockets."""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+from broker.live_broker import StandInAgent
+
+from selfsched.errors import InvalidSettings, Refused
+from selfsched.launch.local_devices import node_name as node_name_of_jobs
+from selfsched.protocol import (
+    BidRow,
+    Forecast,
+    JobReport,
+    JobState,
+    Moments,
+    NodeInstructions,
+    NodeReport,
+    Placement,
+    ProblemCode,
+    StandingBid,
+    StepStatistics,
+    WhatIf,
+)
+from selfsched_broker.clock import BrokerClock
+from selfsched_broker.core.books import Books, Broker, Job
+from selfsched_broker.core.leases import Refusal
+from selfsched_broker.failpoint import Failpoint
+from selfsched_broker.forecasts import ForecastLog, what_if
+from selfsched_broker.listening import (
+    Addresses,
+    bind_unix,
+    read_ready_file,
+    short_socket_path,
+    write_ready_file,
+)
+from selfsched_broker.own_node import OwnNode
+from selfsched_broker.priors import Priors
+from selfsched_broker.private import private_arguments, private_directory
+from selfsched_broker.service import LEFT
+from selfsched_broker.this_machine import node_name
+
+# --- clock --------------------------------------------------------------------------
+
+
+def test_broker_time_goes_on_where_the_last_run_stopped() -> None:
+    seconds = 1000.0
+    clock = BrokerClock(50.0, monotonic=lambda: seconds)
+    assert clock.now() == 50.0
+    seconds = 1010.0
+    assert clock.now() == 60.0
+
+
+# --- priors -------------------------------------------------------------------------
+
+
+def seen(bandwidth: float, devices: int = 2, hardware: str = "V100") -> StepStatistics:
+    gradient = 10**8
+    seconds = 2 * max(devices - 1, 1) / devices * gradient / bandwidth
+    return StepStatistics(
+        hardware=hardware,
+        placement=Placement(devices=devices),
+        local_samples=32,
+        gradient_bytes=gradient,
+        log_step=Moments(count=10),
+        log_communication=Moments(count=10, mean=math.log(seconds)),
+    )
+
+
+def test_a_prior_moves_from_the_built_in_figure_to_what_jobs_saw() -> None:
+    priors = Priors()
+    before = priors.of("V100")
+    assert before.jobs == 0
+    for job in range(20):
+        priors.learn(f"job-{job}", [seen(4e10)])
+    after = priors.of("V100")
+    assert after.jobs == 20
+    assert after.bandwidth_bytes_per_second == pytest.approx(4e10)
+    assert after.sigma_log < before.sigma_log
+    assert priors.of("A100").bandwidth_bytes_per_second == before.bandwidth_bytes_per_second
+
+
+def test_one_job_counts_once_and_one_device_tells_nothing() -> None:
+    priors = Priors()
+    for _ in range(20):
+        priors.learn("job-1", [seen(4e10)])
+    priors.learn("job-2", [seen(4e10, devices=1)])
+    assert priors.of("V100").jobs == 1
+
+
+# --- forecasts ------------------------------------------------------------------------
+
+
+def books_with_a_job(**values: object) -> Books:
+    rows = (
+        BidRow(placement=Placement(devices=1), remaining_seconds=100.0, sigma_log=0.2),
+        BidRow(placement=Placement(devices=2), remaining_seconds=60.0, restart_seconds=5.0),
+        BidRow(placement=Placement(devices=4), remaining_seconds=None),
+    )
+    job = Job(
+        id="job-1", number=1, name="x", account="ada", min_devices=1, max_devices=4, allowed_devices=(),
+        **{"bid": StandingBid(rows=rows), "bid_at": 10.0, "state": JobState.RUNNING, **values},  # type: ignore[arg-type]
+    )  # fmt: skip
+    books = Books(broker=Broker(incarnation=1))
+    books.apply([job])
+    return books
+
+
+def test_what_if_answers_from_the_standing_bid() -> None:
+    answer = what_if(books_with_a_job(), 30.0, "ada", WhatIf(devices=(1, 2)))
+    by_count = dict(answer.forecasts)
+    assert by_count[1].p50_seconds == pytest.approx(80.0)
+    assert by_count[2].p50_seconds == pytest.approx(45.0)
+    assert by_count[1].p10_seconds < 80.0 < by_count[1].p90_seconds
+    assert [count for count, _ in what_if(books_with_a_job(), 30.0, "ada", WhatIf()).forecasts] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("account", "devices", "code"),
+    [
+        ("ada", (4,), ProblemCode.IMPOSSIBLE),
+        ("ada", (3,), ProblemCode.IMPOSSIBLE),
+        ("bob", (), ProblemCode.NOT_FOUND),
+    ],
+)
+def test_what_was_not_bid_for_is_not_answered(
+    account: str, devices: tuple[int, ...], code: ProblemCode
+) -> None:
+    with pytest.raises(Refusal) as refused:
+        what_if(books_with_a_job(), 30.0, account, WhatIf(devices=devices))
+    assert refused.value.code is code
+
+
+def test_a_forecast_is_scored_by_what_came() -> None:
+    log = ForecastLog()
+    made = Forecast(p10_seconds=80, p50_seconds=100, p90_seconds=120, assumption="as_now")
+    report = JobReport(incarnation=1, sequence=1, state=JobState.RUNNING, forecast=made)
+    books = books_with_a_job()
+    log.note(books, 100.0, "job-1", report)
+    log.note(books, 110.0, "job-1", report)  # less than a minute later: not kept
+    (open_score,) = log.scores(books, 150.0, "ada")
+    assert open_score.actual_seconds is None
+    ended = books_with_a_job(state=JobState.ENDED, ended_at=210.0)
+    (score,) = log.scores(ended, 300.0, "ada")
+    assert (score.made_ago_seconds, score.actual_seconds, score.held) == (200.0, 110.0, True)
+    assert log.scores(ended, 300.0, "bob") == ()
+
+
+# --- the own node --------------------------------------------------------------------
+
+
+def test_a_device_that_was_left_is_looked_at_at_once() -> None:
+    reports: list[NodeReport] = []
+    enough = threading.Event()
+
+    def send(report: NodeReport) -> NodeInstructions:
+        reports.append(report)
+        if len(reports) >= 4:
+            enough.set()
+        return NodeInstructions(next_report_seconds=3600.0)
+
+    node = OwnNode(StandInAgent(), send)
+    node.start()
+    assert reports
+    node.tell(frozenset({"something else"}))
+    node.tell(frozenset({LEFT}))
+    assert enough.wait(10)
+    node.stop()
+
+
+def test_a_machine_that_cannot_be_read_for_once_is_read_again() -> None:
+    sent = threading.Event()
+    failures = iter([True])
+
+    class Failing(StandInAgent):
+        def report(self) -> NodeReport:
+            if next(failures, False):
+                raise OSError("no NVML today")
+            return super().report()
+
+    def send(report: NodeReport) -> NodeInstructions:
+        sent.set()
+        return NodeInstructions(next_report_seconds=1.0)
+
+    node = OwnNode(Failing(), send)
+    node.start()
+    node.tell(frozenset({LEFT}))
+    assert sent.wait(10)
+    node.stop()
+
+
+def test_job_and_broker_call_this_machine_by_one_name() -> None:
+    assert node_name() == node_name_of_jobs()
+
+
+# --- places ---------------------------------------------------------------------------
+
+
+def test_a_socket_that_nobody_listens_at_is_replaced_and_a_live_one_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    dead = socket.socket(socket.AF_UNIX)
+    dead.bind(str(path))
+    dead.close()
+    bound = bind_unix(path, mode=0o600)
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(Refused, match="somebody listens"):
+        bind_unix(path, mode=0o600)
+    bound.close()
+
+
+def test_a_path_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    with pytest.raises(Refused, match="is no socket"):
+        bind_unix(file, mode=0o600)
+    assert file.read_text() == "mine"
+    with pytest.raises(Refused, match="longer than"):
+        bind_unix(tmp_path / ("x" * 200), mode=0o600)
+    assert len(str(short_socket_path(tmp_path / ("x" * 200) / "s"))) < 107
+
+
+def test_a_ready_file_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "broker.json"
+    assert read_ready_file(path) is None
+    addresses = Addresses(pid=1, address="http://127.0.0.1:1", admin_socket="/x")
+    write_ready_file(path, addresses)
+    assert read_ready_file(path) == addresses
+    assert [p.name for p in tmp_path.iterdir()] == ["broker.json"]
+    path.write_text('{"pid": 1')
+    assert read_ready_file(path) is None
+
+
+def test_a_private_broker_lives_where_jobs_look_for_it(tmp_path: Path) -> None:
+    found = private_arguments({"XDG_RUNTIME_DIR": str(tmp_path / "r"), "XDG_STATE_HOME": str(tmp_path / "s")})
+    assert found["socket"] == tmp_path / "r" / "selfsched" / "broker.sock"
+    assert found["state_dir"].stat().st_mode & 0o777 == 0o700
+    (tmp_path / "link").symlink_to(tmp_path / "r")
+    with pytest.raises(Refused, match="not a directory of yours"):
+        private_directory(tmp_path / "link")
+
+
+@pytest.mark.parametrize("text", ["", "before_commit", "after_commit:Lease"])
+def test_a_failpoint_is_read(text: str) -> None:
+    assert Failpoint.parse(text).place == text.partition(":")[0]
+
+
+def test_an_unknown_failpoint_is_refused() -> None:
+    with pytest.raises(InvalidSettings):
+        Failpoint.parse("sometimes")
