@@ -31,11 +31,14 @@ from selfsched_broker.core import arbiter
 from selfsched_broker.core.books import (
     Answer,
     Books,
+    Broker,
     Change,
+    DevicePulse,
     Holding,
     Job,
     JobPulse,
     LeasePulse,
+    Node,
 )
 from selfsched_broker.core.draft import Context, Decision
 from selfsched_broker.core.leases import LeaseOptions, Refusal
@@ -52,6 +55,8 @@ CLUSTER = "cluster"
 """Topic: something that anyone may see of the cluster."""
 LEFT = "devices left"
 """Topic: a device waits for its node's proof that it is empty."""
+_LATER = (Broker, JobPulse, LeasePulse, Node, DevicePulse)
+"""A sign of life only makes things due later: the driver of time need not look again for it."""
 _RETRY_SECONDS = 1.0
 _SHORTEST_PAUSE_SECONDS = 0.01
 
@@ -305,7 +310,8 @@ class Service:
         topics = frozenset(map(instructions_topic, touched)) | _topics(changes)
         for listener in self._listeners:
             listener(topics)
-        self._changed.notify_all()
+        if self.books.agenda.wake or not all(isinstance(change, _LATER) for change in changes):
+            self._changed.notify_all()
 
     # --- time ------------------------------------------------------------------------
 
