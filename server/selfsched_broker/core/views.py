@@ -125,7 +125,8 @@ def history(books: Books, job: Job, now: float) -> tuple[DeviceSpan, ...]:
     ]
     edges = sorted({start for start, _, _ in uses} | {end for _, end, _ in uses if end is not None})
     spans: list[DeviceSpan] = []
-    for start, stop in zip(edges, [*edges[1:], None], strict=True):
+    stops = [*edges[1:], None] if edges else []
+    for start, stop in zip(edges, stops, strict=True):
         held = tuple(sorted(d for s, e, d in uses if s <= start and (e is None or e > start)))
         if held:
             begin, until = start - job.registered_at, None if stop is None else stop - job.registered_at

@@ -49,6 +49,13 @@ def test_a_jobs_history_tells_who_had_which_devices_when(driver: Driver) -> None
     assert ended.history[-1].to_seconds == driver.now - 100.0
 
 
+def test_a_job_that_has_never_held_anything_has_no_history(driver: Driver) -> None:
+    driver.register("ann")
+    driver.live(1.0)
+    waiting = driver.register("bob")
+    assert job_view(driver.books, driver.ctx, waiting).history == ()
+
+
 def test_of_other_accounts_an_auction_shows_no_numbers_and_no_reasons(driver: Driver) -> None:
     first, second = _two_jobs(driver)
     number = max(auction.number for auction in driver.books.auctions.values())
