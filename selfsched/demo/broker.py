@@ -32,7 +32,6 @@ SETTINGS = {
     # A move must be repaid by ten restarts of steps; the default of a minute is for long jobs.
     "REPAY_MIN_SECONDS": "5",
     "MIN_AUCTION_SECONDS": "2",
-    "REPORT_SECONDS": "2",
 }
 """As `SELFSCHED_BROKER_*`: everything else is as in a lab."""
 

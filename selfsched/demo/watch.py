@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 
 from selfsched.client import BrokerClient
 from selfsched.commands.views import forecast_words
@@ -78,29 +79,37 @@ class Watch:
         self._say(words)
 
     def decisions(self, first_at: float) -> tuple[Decision, ...]:
-        """Why each allocation was made, from the broker's record of its auctions."""
-        account = next(iter(self._clients))
-        found: list[Decision] = []
-        number = 1
-        while True:
-            try:
-                auction = self._clients[account].auction(number)
-            except BrokerError:
-                return tuple(found)
-            number += 1
-            found += [
-                Decision(
-                    at_s=round(max(time.time() - auction.ago_seconds - first_at, 0.0), 2),
-                    auction=auction.number,
-                    trigger=auction.trigger,
-                    account=award.account,
-                    devices=award.devices,
-                    reason=award.reason,
-                )
-                for award in auction.awards
-            ]
+        """Why each allocation was made, from the broker's record of its auctions.
+
+        Each account is asked about itself: reasons of others are not shown to it.
+        """
+        found = [
+            decision
+            for account, client in self._clients.items()
+            for decision in _decisions_of(account, client, first_at)
+        ]
+        return tuple(sorted(found, key=lambda decision: (decision.auction, decision.account)))
 
     def held_devices(self) -> int:
         """Devices that are not free according to the broker."""
         cluster = next(iter(self._clients.values())).cluster()
         return sum(device.state is not DeviceState.FREE for device in cluster.devices)
+
+
+def _decisions_of(account: str, client: BrokerClient, first_at: float) -> Iterator[Decision]:
+    """The awards of one account, from the first auction to the last."""
+    for number in count(1):
+        try:
+            auction = client.auction(number)
+        except BrokerError:
+            return
+        for award in auction.awards:
+            if award.account == account:
+                yield Decision(
+                    at_s=round(max(time.time() - auction.ago_seconds - first_at, 0.0), 2),
+                    auction=auction.number,
+                    trigger=auction.trigger,
+                    account=account,
+                    devices=award.devices,
+                    reason=award.reason,
+                )
