@@ -43,6 +43,7 @@ INTERRUPTION_SECONDS = 5.0
 HABIT = 3
 NEW_REGIME = 5
 """So many interruptions in a row are no interruptions: the job has become that slow."""
+EARLY_SCATTER = 0.05
 PRIOR_STEP_SIGMA = 0.3
 """Scatter (log) of single cycles before there are blocks to measure it."""
 
@@ -185,7 +186,7 @@ class Series:
         else:
             return None
         return Level(
-            count=len(self._raw), seconds=seconds, sigma_log=sigma, scatter_log=sigma,
+            count=len(self._raw), seconds=seconds, sigma_log=sigma, scatter_log=EARLY_SCATTER,
             step_sigma=PRIOR_STEP_SIGMA, drifted=False,
         )  # fmt: skip
 
