@@ -16,6 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from selfsched.client import BrokerClient
+from selfsched.protocol import DeviceState, JobView
+from selfsched.settings import BrokerAddress
+
 PACED_RANK = Path(__file__).with_name("paced_rank.py")
 PATIENCE_SECONDS = 60.0
 
@@ -92,6 +96,12 @@ class LabJob:
         self._printed = self.client.communicate(timeout=seconds)[0]
         return self.client.returncode
 
+    def terminate(self) -> None:
+        """SIGTERM: a checkpoint, then its end as resumable."""
+        self.client.send_signal(signal.SIGTERM)
+        code = self.finish()
+        assert code == 75, self.output
+
     @property
     def output(self) -> str:
         assert self._printed is not None
@@ -135,11 +145,31 @@ class LabHouse:
         self.jobs.append(job)
         return job
 
+    # --- what brokers say
+
+    @property
+    def lab_socket(self) -> Path:
+        return self.root / "lab.sock"
+
+    @property
+    def private_socket(self) -> Path:
+        return self.root / "run" / "selfsched" / "broker.sock"
+
+    def shown(self, socket: Path) -> dict[str, JobView]:
+        """The jobs by name, as the broker at this socket shows them."""
+        with BrokerClient(BrokerAddress(url="http://broker", socket=socket)) as client:
+            return {view.name: view for view in client.jobs()}
+
+    def devices_in(self, socket: Path, state: DeviceState) -> list[str]:
+        """Ids of the devices in this state."""
+        with BrokerClient(BrokerAddress(url="http://broker", socket=socket)) as client:
+            return [device.id for device in client.cluster().devices if device.state is state]
+
     # --- brokers
 
     def start_lab(self) -> int:
         """The lab's broker, at the lab's socket; its pid."""
-        options = ["--socket", str(self.root / "lab.sock"), "--state-dir", str(self.root / "books")]
+        options = ["--socket", str(self.lab_socket), "--state-dir", str(self.root / "books")]
         with open(self.root / "lab.log", "ab") as log:
             broker = subprocess.Popen(
                 [sys.executable, "-m", "selfsched_broker", "serve", *options],

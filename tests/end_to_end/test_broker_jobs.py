@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import http.server
-import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
-from end_to_end.broker_lab import LabHouse, fresh_house, is_alive, overlap, until
+from end_to_end.broker_lab import LabHouse, fresh_house, overlap, until
+
+from selfsched.elastic.segment import boottime
+from selfsched.protocol import DeviceState, Outcome
 
 pytestmark = pytest.mark.slow
 SHORT_TTL = {"ttl_seconds": "6", "grace_seconds": "1", "report_seconds": "1", "restart_window_seconds": "0.5"}
@@ -41,8 +41,7 @@ def test_two_jobs_of_one_user_share_through_a_private_broker_that_the_first_star
     until(lambda: first.devices() == 1, "the first has shrunk")
     assert second.finish() == 0
     until(lambda: first.devices() == 2, "the first has grown back")
-    first.client.send_signal(signal.SIGTERM)
-    assert first.finish() == 75
+    first.terminate()
     assert house.private_pid() == broker, "both used one broker"
     assert overlap(first, second) == []
     assert "private broker of yours" in first.output
@@ -55,26 +54,29 @@ def test_two_jobs_of_one_user_share_through_a_private_broker_that_the_first_star
 
 
 def test_a_private_broker_that_is_killed_is_started_again_and_stops_nothing(house: LabHouse) -> None:
-    job = house.run("job", steps=700, devices="1")
-    until(lambda: len(job.steps()) > 100, "some steps")
+    job = house.run("job", steps=50_000, devices="1")
+    until(lambda: len(job.steps()) > 20, "some steps")
     broker = until(house.private_pid, "a broker")
     house.kill(broker)
     again = until(house.private_pid, "another broker")
     assert again != broker
-    assert job.finish() == 0
+    made = len(job.steps())
+    until(lambda: house.shown(house.private_socket)["job"].step > made, "the new broker hears of the job")
+    job.terminate()
     assert len(job.events("segment_began")) == 1, "the training did not stop"
-    assert job.history()["outcome"] == "finished"
 
 
 def test_a_labs_broker_that_is_away_for_less_than_the_ttl_stops_nothing(house: LabHouse) -> None:
     lab = house.start_lab()
-    job = house.run("job", steps=500, devices="1")
-    until(lambda: len(job.steps()) > 50, "some steps")
+    job = house.run("job", steps=50_000, devices="1")
+    until(lambda: len(job.steps()) > 20, "some steps")
     house.kill(lab)
     made = len(job.steps())
-    until(lambda: len(job.steps()) > made + 50, "steps while the broker is away")
+    until(lambda: len(job.steps()) > made + 20, "steps while the broker is away")
     house.start_lab()
-    assert job.finish() == 0
+    made = len(job.steps())
+    until(lambda: house.shown(house.lab_socket)["job"].step > made, "the broker hears of the job again")
+    job.terminate()
     assert len(job.events("segment_began")) == 1
     assert house.private_pid() is None, "no private broker beside the lab's"
 
@@ -83,8 +85,8 @@ def test_a_labs_broker_that_stays_away_makes_the_job_leave_by_its_deadline_and_c
     hasty_house: LabHouse,
 ) -> None:
     lab = hasty_house.start_lab()
-    job = hasty_house.run("job", steps=500, devices="1")
-    until(lambda: len(job.steps()) > 50, "some steps")
+    job = hasty_house.run("job", steps=50_000, devices="1")
+    until(lambda: len(job.steps()) > 20, "some steps")
     hasty_house.kill(lab)
     until(lambda: job.events("segment_ended"), "the job leaves")
     made = len(job.steps())
@@ -92,9 +94,10 @@ def test_a_labs_broker_that_stays_away_makes_the_job_leave_by_its_deadline_and_c
     assert ended["reason"] == "yielded"
     assert ended["step"] == made, "with a checkpoint of every step"
     hasty_house.start_lab()
-    assert job.finish() == 0
+    until(lambda: len(job.steps()) > made, "the job goes on")
+    job.terminate()
     steps = sorted(step.step for step in job.steps())
-    assert steps == list(range(1, 501)), "no step lost or made twice"
+    assert steps == list(range(1, len(steps) + 1)), "no step lost or made twice"
     assert len(job.events("segment_began")) == 2
     assert "lease has run out" in job.output
 
@@ -103,40 +106,34 @@ def test_a_supervisor_that_is_stopped_beyond_its_ttl_uses_no_device_past_its_lea
     hasty_house: LabHouse,
 ) -> None:
     hasty_house.start_lab()
-    job = hasty_house.run("job", steps=900, devices="1")
-    until(lambda: len(job.steps()) > 50, "some steps")
+    job = hasty_house.run("job", steps=50_000, devices="1")
+    until(lambda: len(job.steps()) > 20, "some steps")
     supervisor = job.supervisor_pid
     os.kill(supervisor, signal.SIGSTOP)
-    other = hasty_house.run("other", steps=250, devices="2", options=())
-    until(lambda: other.steps(), "the broker takes the devices and gives them to another")
-    taken_at = min(step.began_at for step in other.steps())
-    assert max(step.ended_at for step in job.steps()) <= taken_at, "the ranks left by themselves"
-    os.kill(supervisor, signal.SIGCONT)
+    (device,) = until(
+        lambda: hasty_house.devices_in(hasty_house.lab_socket, DeviceState.QUARANTINED), "the lease is over"
+    )
+    over_at = boottime()
+    made = len(job.steps())
+    assert max(step.ended_at for step in job.steps()) < over_at, "the ranks left by themselves"
+    other = hasty_house.run("other", steps=50, devices="1-2")
     assert other.finish() == 0
-    assert job.finish() == 0
-    assert overlap(job, other) == []
-    assert job.history()["outcome"] == "finished"
+    assert {name for event in other.events("segment_began") for name in event["devices"]}.isdisjoint({device})
+    assert len(job.steps()) == made
+    os.kill(supervisor, signal.SIGCONT)
+    until(lambda: len(job.steps()) > made, "the job goes on")
+    job.terminate()
+    assert len(job.events("segment_began")) == 2
 
 
 def test_a_killed_supervisor_leaves_no_device_leased_past_its_time(hasty_house: LabHouse) -> None:
     hasty_house.start_lab()
-    job = hasty_house.run("job", steps=900, devices="2")
-    until(lambda: len(job.steps()) > 50, "some steps")
+    job = hasty_house.run("job", steps=50_000, devices="2")
+    until(lambda: len(job.steps()) > 20, "some steps")
     hasty_house.kill(job.supervisor_pid)
     other = hasty_house.run("other", steps=50, devices="2")
     assert other.finish() == 0
     assert overlap(job, other) == []
-
-
-def test_a_job_started_again_under_its_name_goes_on(house: LabHouse) -> None:
-    house.start_lab()
-    job = house.run("job", steps=400, devices="1")
-    until(lambda: len(job.steps()) > 50, "some steps")
-    job.client.send_signal(signal.SIGTERM)
-    assert job.finish() == 75
-    again = house.run("job", steps=400, devices="1")
-    assert again.finish() == 0
-    assert sorted(step.step for step in again.steps()) == list(range(1, 401))
 
 
 class Page(http.server.BaseHTTPRequestHandler):
@@ -170,14 +167,9 @@ def test_a_job_larger_than_the_machine_is_refused(house: LabHouse) -> None:
     assert job.steps() == []
 
 
-def test_the_books_are_right_after_all_of_it(house: LabHouse) -> None:
-    lab = house.start_lab()
-    jobs = [house.run(name, steps=100, devices="1") for name in ("one", "two", "three")]
+def test_three_jobs_on_two_slots_all_finish_and_nothing_stays_leased(house: LabHouse) -> None:
+    house.start_lab()
+    jobs = [house.run(name, steps=60, devices="1") for name in ("one", "two", "three")]
     assert [job.finish() for job in jobs] == [0, 0, 0]
-    books = str(house.root / "books")
-    shown = subprocess.run(
-        [sys.executable, "-m", "selfsched_broker", "devices", "--state-dir", books, "--json"],
-        env=house.environment, capture_output=True, text=True, timeout=30, check=True,
-    )  # fmt: skip
-    until(lambda: is_alive(lab), "the broker lives")
-    assert {device["state"] for device in json.loads(shown.stdout)} <= {"free", "quarantined"}
+    until(lambda: len(house.devices_in(house.lab_socket, DeviceState.FREE)) == 2, "both slots are free")
+    assert {view.outcome for view in house.shown(house.lab_socket).values()} == {Outcome.FINISHED}
