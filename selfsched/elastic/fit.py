@@ -78,6 +78,7 @@ class FitRun:
         self._saver = Saver(process, trainer, self._ranks, self.data, self._store)
         self._weight = 1.0
         self._untouched: dict[str, Any] | None = None
+        self._ask_again: Callable[[], None] = lambda: None
         self._as_before: Callable[[], None] = lambda: None
         self._validation_at = 0.0
         self._validation_seconds = 0.0
@@ -240,11 +241,17 @@ class FitRun:
         self._leave(reason if late else Reason.DEADLINE, validation_owed=True)
 
     def on_validation_start(self) -> None:
-        """A validation within the training begins."""
+        """A validation begins: where it is whole, each rank's metrics are whole too."""
         self._validation_at = time.perf_counter()
+        if not self._ranks.alone and self._process.spec.validation == "whole":
+            self._ask_again = internals.keep_to_their_rank(self._trainer.lightning_module)
 
     def on_validation_end(self) -> None:
         """Know how long a validation takes."""
+        self._ask_again()
+        if not self._ranks.alone and self._process.spec.validation == "whole":
+            for name in internals.summed_in_validation(self._trainer):
+                self._process.warn("validation_sums", f"{name!r}, a sum over ranks in validation")
         if self._entered:
             self._validation_seconds = time.perf_counter() - self._validation_at
 

@@ -18,7 +18,7 @@ of the cut pass on both. What each is for, and what happens without it:
 - `ModelCheckpoint._last_global_step_saved` and two more: not to save a step twice, nor to forget a
   save. Without them it may do so at a cut.
 - `DDPStrategy._start_method`: an object that wants to spawn. Without it it is taken as it is.
-- torchmetrics `_defaults`, `_reductions`, `_update_count`, `_computed`: states of metrics. What
+- torchmetrics `_defaults`, `_reductions`, `_update_count`, `_computed`, `_to_sync`: states of metrics. What
   lacks them is no metric to us.
 
 `trainer`, `logger` and their like are `Any`: Lightning comes in two packages, whose classes
@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -330,6 +331,33 @@ def write_metric(metric: Any, saved: dict[str, Any]) -> None:
             setattr(metric, name, _moved(value, metric.device))
     metric._update_count = saved["updates"]
     metric._computed = None
+
+
+def keep_to_their_rank(module: torch.nn.Module) -> Callable[[], None]:
+    """Let the module's metrics compute without asking other ranks: each has seen all samples.
+
+    Returns:
+        What lets them ask again.
+    """
+    metrics = module_metrics(module).values()
+    asking = [metric for metric in metrics if getattr(metric, "sync_on_compute", False)]
+
+    def ask(others: bool) -> None:
+        for metric in asking:
+            metric.sync_on_compute = metric._to_sync = others
+
+    ask(False)
+    return partial(ask, True)
+
+
+def summed_in_validation(trainer: Any) -> list[str]:
+    """Names logged in validation as a sum over ranks."""
+    results = trainer.fit_loop.epoch_loop.val_loop._results
+    return [
+        metric.meta.name
+        for metric in results.values()
+        if metric.is_tensor and metric.meta.is_sum_reduction and metric.meta.sync.should
+    ]
 
 
 def _copied(value: Any) -> Any:

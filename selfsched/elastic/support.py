@@ -69,6 +69,9 @@ CASES: tuple[Case, ...] = (
          "degraded",
          "carried over every cut; after a change of the world size each rank goes on from its own, so "
          "that a mean of them is of a part of the epoch's samples: prefer self.log or torchmetrics"),
+    Case("validation_sums", 'log(reduce_fx="sum", sync_dist=True) in validation', "degraded",
+         "validation is whole on every rank, so such a sum counts each sample once a rank; log a mean, or "
+         'use validation="sharded"'),
     Case("precision", "16-bit and bf16 mixed precision, torch.compile, sync_batchnorm", "exact",
          "to the tolerance of the precision"),
     Case("strategies", 'strategy "auto", "ddp", "ddp_spawn", "ddp_fork", "ddp_notebook", a DDPStrategy',

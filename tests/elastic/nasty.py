@@ -55,7 +55,7 @@ class Seen:
 def module_class(package: str) -> type[Any]:
     """The module, of this package's LightningModule."""
     pl = import_module(package)
-    from torchmetrics import MeanMetric
+    from torchmetrics import MeanMetric, SumMetric
 
     class Nasty(pl.LightningModule):  # type: ignore[misc, name-defined]
         def __init__(self, tag: str, seen: Seen, dropout: float = 0.0) -> None:
@@ -64,6 +64,7 @@ def module_class(package: str) -> type[Any]:
                 torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Dropout(dropout), torch.nn.Linear(8, 1)
             )
             self.mean = MeanMetric()
+            self.validated = SumMetric()
             self.tag = tag
             self.seen = seen
 
@@ -92,6 +93,9 @@ def module_class(package: str) -> type[Any]:
 
         def validation_step(self, batch: Any, batch_idx: int) -> None:
             self.log("val_loss", self._loss(batch))
+            self.validated.update(len(batch[0]))
+            self.log("val_seen", self.validated)
+            self.log("val_sum", torch.tensor(1.0), reduce_fx="sum", sync_dist=True)
 
         def on_validation_epoch_end(self) -> None:
             if not self.trainer.sanity_checking:

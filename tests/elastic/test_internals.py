@@ -162,6 +162,24 @@ def test_metrics_of_a_module_are_found_read_and_written_back() -> None:
     assert reductions["many.all"] == {"value": "cat"}
 
 
+def test_metrics_can_be_kept_to_their_rank_for_a_while() -> None:
+    module = torch.nn.Module()
+    module.mean, module.alone = MeanMetric(), MeanMetric(sync_on_compute=False)
+    asked: list[str] = []
+    for name in ("mean", "alone"):
+        metric = getattr(module, name)
+        metric.distributed_available_fn = lambda: True
+        metric.dist_sync_fn = lambda value, group, name=name: asked.append(name) or [value]
+    ask_again = internals.keep_to_their_rank(module)
+    for expected in (set(), {"mean"}):
+        for metric in (module.mean, module.alone):
+            metric.update(1.0)
+            metric(1.0)
+            metric.compute()
+        assert set(asked) == expected
+        ask_again()
+
+
 def test_a_wandb_logger_without_an_id_gets_a_lasting_one() -> None:
     class WandbLogger:
         def __init__(self, given: str | None) -> None:
