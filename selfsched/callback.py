@@ -20,7 +20,7 @@ from typing import Any
 from selfsched.core.events import Event, FitFinished
 from selfsched.core.job_model import JobModel
 from selfsched.elastic.segment import SegmentSpec, boottime
-from selfsched.errors import InvalidSettings, SelfschedError
+from selfsched.errors import InvalidSettings
 from selfsched.measure.fit_facts import fit_started
 from selfsched.measure.fit_meter import FitMeter
 from selfsched.measure.hardware import hardware_name, visible_devices
@@ -142,10 +142,9 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
         """What was learned, in plain values: it goes on after a resume."""
-        if self.model is None:
-            return self._saved
-        samples = self._meter.samples if self._meter is not None else self._saved.get("samples", 0)
-        return {"model": self.model.to_state(), "samples": samples}
+        if self.model is not None and not self._off:
+            self._guarded(self._write_down, self.model)
+        return self._saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._saved, self._resumed = dict(state_dict), True
@@ -202,8 +201,6 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         """Run `action`; a fault in it switches measuring off and is said once."""
         try:
             action(*arguments)
-        except SelfschedError:
-            raise
         except Exception as error:  # noqa: BLE001  the outermost boundary: training must go on
             self._off, meter, self._meter = True, self._meter, None
             if meter is not None:
@@ -334,6 +331,10 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         self._leave()
         if self._explain and self._launched() is None:
             print("selfsched: " + " ".join(explanation.words), flush=True)
+
+    def _write_down(self, model: JobModel) -> None:
+        samples = self._meter.samples if self._meter is not None else self._saved.get("samples", 0)
+        self._saved = {"model": model.to_state(), "samples": samples}
 
     def _leave(self) -> None:
         meter, self._meter = self._meter, None
