@@ -74,3 +74,4 @@ class RankStarter:
         self._closed = True
         if self._zygote is not None:
             self._zygote.close()
+            self._zygote = None

@@ -152,12 +152,16 @@ class RunningSegment:
         elif isinstance(event, RankRaised):
             # The first report of a rank is the cause; what its teardown then raises is not.
             self._raised.setdefault(event.rank, event)
-            self._kill_within(_TEARDOWN_SECONDS)
+            if len(self._raised) < self.spec.world_size:
+                self._kill_within(_TEARDOWN_SECONDS)  # the others may wait for it for ever
+            else:
+                self._kill_at = float("inf")  # none waits; a program that goes on has caught it
         elif isinstance(event, RankRefused):
             self._refused.setdefault(event.rank, event)
             self._kill_within(_TEARDOWN_SECONDS)
         elif isinstance(event, FitStarted):
             self._left.clear()
+            self._raised.clear()
         self._listener.event(event)
 
     def _read_pipe(self, descriptor: int) -> None:

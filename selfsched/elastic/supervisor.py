@@ -385,6 +385,7 @@ class Supervisor:
         self._journal.close()
         self._reactor.forget(self._events_server)
         self._events_server.close()
+        self._reactor.close()
         self._directory.remove_sockets()
         return outcome
 

@@ -68,10 +68,13 @@ def judge(ends: Sequence[RankEnd], *, memory_ran_out: bool = False) -> Verdict:
         memory_ran_out: The kernel's out-of-memory killer struck here while it ran.
     """
     world = len(ends)
+    if not ends:
+        return Verdict("fault", "no rank could be started", exit_code=EXIT_FAILED)
     for end in ends:
         if end.refused is not None:
             return Verdict("refused", end.refused.message, exit_code=EXIT_WRONG_USE)
-    raised = [end for end in ends if end.raised is not None]
+    # A program that ends well although a fit raised has caught it.
+    raised = [end for end in ends if end.raised is not None and end.status != 0]
     if any(_mentions(end, _PORT_TAKEN) for end in raised):
         return Verdict("port_taken", "another program took the port of this segment's ranks")
     own = [end for end in raised if not _mentions(end, _BROKEN_COLLECTIVE + _WORKER_KILLED)]

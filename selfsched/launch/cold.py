@@ -50,16 +50,26 @@ def _finish(rank: RankProcess, status: int, ended: Callable[[RankProcess], None]
     ended(rank)
 
 
-def watch_process(reactor: Reactor, process: subprocess.Popen[bytes], ended: Callable[[int], None]) -> None:
-    """Call `ended` with the status of a child once it is gone, and reap it."""
+def watch_process(
+    reactor: Reactor, process: subprocess.Popen[bytes], ended: Callable[[int], None]
+) -> Callable[[], None]:
+    """Call `ended` with the status of a child once it is gone, and reap it.
+
+    Returns:
+        What stops the watching.
+    """
     descriptor = os.pidfd_open(process.pid)
 
-    def reap() -> None:
+    def forget() -> None:
         reactor.forget(descriptor)
         os.close(descriptor)
+
+    def reap() -> None:
+        forget()
         ended(process.wait())
 
     reactor.on_readable(descriptor, reap)
+    return forget
 
 
 def start_warden() -> subprocess.Popen[bytes]:

@@ -19,6 +19,7 @@ from selfsched.launch.rank import RankProcess, RankRequest
 
 FRAME = struct.Struct("<II")
 """Length of the JSON that follows, and how many descriptors came with this header."""
+_CLOSE_SECONDS = 0.5
 SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """Before the zygote's first import: `import numpy` alone starts OpenBLAS's threads."""
 
@@ -51,7 +52,7 @@ class ZygoteLauncher:
             )
         self.pid = self._process.pid
         reactor.on_readable(ours, self._read)
-        watch_process(reactor, self._process, self._was_lost)
+        self._stop_watching = watch_process(reactor, self._process, self._was_lost)
 
     def start(
         self,
@@ -124,8 +125,15 @@ class ZygoteLauncher:
             return
 
     def close(self) -> None:
-        """End the zygote; it goes when its control socket closes."""
-        self._control.shutdown(socket.SHUT_WR)
+        """End the zygote: it goes when its control socket closes."""
+        self._stop_watching()
+        self._reactor.forget(self._control)
+        self._control.close()
+        try:
+            self._process.wait(timeout=_CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:  # still importing
+            self._process.kill()
+            self._process.wait()
 
 
 def _as_json(request: RankRequest) -> dict[str, Any]:

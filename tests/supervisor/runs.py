@@ -95,6 +95,11 @@ class Run:
                 ranks[event["rank"]] = event["pid"]
         return [ranks[rank] for rank in sorted(ranks)]
 
+    def wait_for_ranks(self, count: int) -> list[int]:
+        """The pids of the newest segment once so many ranks have reported."""
+        wait_for(lambda: len(self.rank_pids()) >= count, what=f"{count} ranks in {self.directory}")
+        return self.rank_pids()
+
     def all_pids(self) -> set[int]:
         """Every process that the journal knows of, and the tiny ranks' children."""
         pids = set()

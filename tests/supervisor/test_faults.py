@@ -38,7 +38,7 @@ def test_a_killed_rank_is_named_once_and_the_run_goes_on(runs: Runs, state: Path
     run = runs.tiny(state, 300, plan="2@0,2@5", max_devices=2)
     run.wait_for_event("segment_began", ordinal=1)
     run.wait_for_event("progressed", step=10)
-    victim = run.rank_pids()[1]
+    victim = run.wait_for_ranks(2)[1]
     os.kill(victim, signal.SIGKILL)
     assert run.finish() == 0, run.output()
     assert run.output().count("rank 1 of 2 died without a word (signal 9)") == 1
@@ -111,7 +111,7 @@ def test_what_a_dead_rank_started_is_ended_too(runs: Runs, state: Path) -> None:
     run = runs.tiny(state, 400, "child", plan="1@0")
     run.wait_for_event("progressed", step=5)
     child = int((run.directory / "child-0").read_text())
-    os.kill(run.rank_pids()[0], signal.SIGKILL)
+    os.kill(run.wait_for_ranks(1)[0], signal.SIGKILL)
     wait_for(lambda: not is_alive(child), what="the dead rank's child to be gone")
     assert run.finish() == 0, run.output()
 

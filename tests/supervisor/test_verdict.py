@@ -55,6 +55,8 @@ CASES = {
         [RankEnd(0, 1, raised=raised(0, KILLED, "RuntimeError"))],
         "fault", f"rank 0 of 1 raised RuntimeError: {KILLED}", 1,
     ),
+    "a program catches what its fit raised": ([RankEnd(0, 0, raised=raised(0))], "finished", "", 0),
+    "no process could be started": ([], "fault", "no rank could be started", 1),
     "the port is taken": (
         [RankEnd(0, 1, raised=raised(0, "EADDRINUSE, address already in use", "DistNetworkError"))],
         "port_taken", "another program took the port of this segment's ranks", 0,
