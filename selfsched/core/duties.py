@@ -36,6 +36,8 @@ from selfsched.protocol import JobReport, JobState, ReleaseDevices, StandingBid
 
 BUSY_GIVE_UP_SECONDS = 30.0
 """A granted device whose lock stays taken so long goes back."""
+STALE_SECONDS = 2.0
+"""A device found free and not started on for so long is looked at again."""
 MOST_OPEN_REPORTS = 3
 
 
@@ -98,11 +100,14 @@ def _why_release(state: Negotiation, lease: HeldLease, device: str, surplus: boo
 
 
 def _due_probe(state: Negotiation, now: float) -> tuple[Negotiation, list[Effect]]:
+    known = state.held | state.free
+    if not state.running and now >= state.probe_at + STALE_SECONDS:
+        known = state.held  # nothing was started: somebody else may have been quicker
     unknown = tuple(
         device.id
         for lease in state.leases
         for device in lease.devices
-        if device.id not in lease.leave and device.id not in state.held | state.free
+        if device.id not in lease.leave and device.id not in known
     )
     if not unknown or state.is_probing or now < state.probe_at or state.ending is not None:
         return state, []

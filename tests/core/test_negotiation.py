@@ -447,6 +447,20 @@ def test_a_broker_that_calls_every_lease_lost_is_no_tight_loop(talk: Conversatio
     assert len(talk.reports) - before < 12
 
 
+def test_a_device_that_somebody_took_before_the_start_is_noticed_and_goes_back(talk: Conversation) -> None:
+    talk.registers(lease("a"))
+    assert talk.wanted_ids == ("a",)
+    talk.busy = {"a"}  # the supervisor tries, in vain
+    talk.passes(3.0)
+    assert talk.wanted_ids == ()
+    assert "until the last process on a is gone" in talk.wanted.reason
+    for _ in range(40):
+        talk.passes(1.0)
+        if talk.state.open_reports:
+            talk.answers(lease("a"))
+    assert [release.message.devices for release in talk.releases] == [("a",)]
+
+
 def test_a_failed_start_pauses_before_the_next(talk: Conversation) -> None:
     talk.registers(lease("a"))
     talk.runs()
