@@ -20,7 +20,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -44,7 +44,7 @@ from selfsched_broker.core.draft import Context, Decision
 from selfsched_broker.core.leases import LeaseOptions, Refusal
 from selfsched_broker.core.market import FairnessOptions, Policy
 from selfsched_broker.failpoint import Failpoint
-from selfsched_broker.store.contract import Store, StoreFenced, StoreUnavailable
+from selfsched_broker.store.contract import Store, StoreFenced, StoreUnavailable, StoreUnusable
 
 log = logging.getLogger(__name__)
 A = TypeVar("A")
@@ -295,7 +295,7 @@ class Service:
             self._fenced = f"this broker has stopped deciding: {error}"
             log.error("%s", self._fenced)
             raise Refusal(ProblemCode.UNAVAILABLE, self._fenced) from error
-        except StoreUnavailable as error:
+        except (StoreUnavailable, StoreUnusable) as error:
             if not self._trouble:
                 log.error("the store cannot be written: %s", error)
             self._trouble = f"the store cannot be written: {error}"
@@ -348,8 +348,10 @@ class Service:
         """Find out whether decisions can be made now; returns why not, or nothing."""
         with self._lock:
             if self._trouble and not self._fenced:
+                written = replace(self.books.broker, clock=self.clock.now())
                 try:
-                    self._commit((self.books.broker,))
+                    self._commit((written,))
+                    self._apply((written,), frozenset())
                 except Refusal:
                     log.debug("the store still cannot be written")
             return self.trouble

@@ -190,3 +190,7 @@ def test_every_command_has_an_example_in_its_help() -> None:
     del shown["simulate"]  # the simulator's own, put in its place when it is called
     assert {name for name, text in shown.items() if "Example" not in text} == set()
     assert len(shown) >= 18
+
+
+def test_the_simulators_command_is_there(run: Run) -> None:
+    assert "--gpus" in run("simulate", "--help")
