@@ -63,7 +63,12 @@ class AttachedRun:
             self._process = _start_supervisor(self._directory, lock)
         finally:
             os.close(lock)
-        self._channel = self._connect()
+        try:
+            self._channel = self._connect()
+        except BaseException:  # an interrupt above all: nothing has been started yet
+            self._process.kill()
+            self._process.wait()
+            raise
 
     @property
     def supervisor_pid(self) -> int:
@@ -78,8 +83,6 @@ class AttachedRun:
             if self._process.poll() is not None:
                 return None  # its outcome says why
             time.sleep(0.01)
-        self._process.kill()
-        self._process.wait()
         log = self._directory.path / "supervisor.log"
         raise SelfschedError(f"the run's supervisor did not answer within {_CONNECT_SECONDS:g} s; see {log}")
 
