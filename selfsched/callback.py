@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from selfsched.core.events import Event, FitFinished
+from selfsched.core.events import Event, FitFinished, StepsTimed
 from selfsched.core.job_model import JobModel
 from selfsched.elastic.segment import SegmentSpec, boottime
 from selfsched.errors import InvalidSettings
@@ -29,9 +29,6 @@ from selfsched.protocol import Forecast
 from selfsched.settings import load
 
 LOG_PREFIX = "selfsched/"
-FORECAST_EVERY_SECONDS = 2.0
-NO_FORECAST_SECONDS = 0.1
-"""Until there is a first one, it is asked for more often."""
 
 
 class MeasuringStopped(UserWarning):
@@ -107,8 +104,8 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         self._setup_at = 0.0
         self._first_batch = True
         self._log_every = 0
-        self._made: tuple[float, Forecast | None] = (0.0, None)
-        self._worded: tuple[Forecast | None, str | None] = (None, None)
+        self._forecast: tuple[float, Forecast | None] = (0.0, None)
+        self._words: str | None = None
         self._undo: list[Callable[[], None]] = []
         self.segment = SegmentSpec.from_environment()
         if self.segment is not None:
@@ -181,7 +178,10 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self._meter is not None:
-            self._guarded(self._batch_ended, trainer, batch, batch_idx)
+            try:  # as `_guarded` does, without its layer of calls
+                self._batch_ended(self._meter, trainer, batch, batch_idx)
+            except Exception as error:  # noqa: BLE001  the outermost boundary: training must go on
+                self._switch_off(error)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if self._meter is not None:
@@ -202,15 +202,18 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         try:
             action(*arguments)
         except Exception as error:  # noqa: BLE001  the outermost boundary: training must go on
-            self._off, meter, self._meter = True, self._meter, None
-            if meter is not None:
-                meter.close()
-            self._take_out()
-            warnings.warn(
-                f"selfsched stopped measuring after {type(error).__name__}: {error}. Training goes on.",
-                MeasuringStopped,
-                stacklevel=2,
-            )
+            self._switch_off(error)
+
+    def _switch_off(self, error: Exception) -> None:
+        self._off, meter, self._meter = True, self._meter, None
+        if meter is not None:
+            meter.close()
+        self._take_out()
+        warnings.warn(
+            f"selfsched stopped measuring after {type(error).__name__}: {error}. Training goes on.",
+            MeasuringStopped,
+            stacklevel=3,
+        )
 
     def _start(self, trainer: Any, module: Any) -> None:
         now = boottime()
@@ -230,10 +233,10 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
             trainer, module, facts=facts, samples=samples, send=self._send,
             saved_elsewhere=launched.spec.run_directory if launched else None,
         )  # fmt: skip
-        self._first_batch, self._made = True, (0.0, None)
+        self._first_batch, self._forecast, self._words = True, (0.0, None), None
         self._log_every = int(trainer.log_every_n_steps) if self._log and trainer.loggers else 0
         if self._progress_bar:
-            self._undo.append(show_in(trainer.progress_bar_callback, self._words))
+            self._undo.append(show_in(trainer.progress_bar_callback, lambda: self._words))
 
     def _new_model(self, trainer: Any, module: Any) -> JobModel:
         launched, world = self._launched(), int(trainer.world_size)
@@ -262,13 +265,14 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         launched = self._launched()
         if launched is not None:
             launched.send(event)
+        if isinstance(event, StepsTimed):
+            self._foresee()
 
-    def _batch_ended(self, trainer: Any, batch: Any, batch_index: int) -> None:
-        assert self._meter is not None
+    def _batch_ended(self, meter: FitMeter, trainer: Any, batch: Any, batch_index: int) -> None:
         if self._first_batch:
             self._first_batch = False
             tell_position(trainer.progress_bar_callback, trainer, batch_index)
-        step = self._meter.batch_ended(batch)
+        step = meter.batch_ended(batch)
         if step is not None and self._log_every and step % self._log_every == 0:
             self._log_scalars(trainer, step)
 
@@ -287,10 +291,9 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
             scalars["data_seconds"] = times.data_seconds
             if self._meter.communication_seconds is not None:
                 scalars["communication_seconds"] = self._meter.communication_seconds
-        clock = time.monotonic()
-        forecast = self._forecast(clock)
+        made_at, forecast = self._forecast
         if forecast is not None:
-            age = clock - self._made[0]
+            age = time.monotonic() - made_at
             for quantile in ("p10", "p50", "p90"):
                 seconds = getattr(forecast, f"{quantile}_seconds")
                 scalars[f"remaining_seconds_{quantile}"] = max(0.0, seconds - age)
@@ -299,26 +302,12 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
             # Lightning's own rows carry the steps done before this one.
             logger.log_metrics(named, step=step - 1)
 
-    def _forecast(self, now: float) -> Forecast | None:
-        """The forecast on these devices, made anew at most every two seconds."""
-        made_at, forecast = self._made
-        wait = FORECAST_EVERY_SECONDS if forecast is not None else NO_FORECAST_SECONDS
-        if self.model is not None and now - made_at >= wait:
-            devices = self.model.devices
-            forecast = self.model.forecast(devices, boottime()) if devices else None
-            self._made = (now, forecast)
-        return forecast
-
-    def _words(self) -> str | None:
-        """The finish for the bar."""
-        self._guarded(self._renew_words)
-        return self._worded[1]
-
-    def _renew_words(self) -> None:
-        forecast = self._forecast(time.monotonic())
-        if forecast is not self._worded[0]:
-            words = finish_words(forecast, time.time()) if forecast is not None else None
-            self._worded = (forecast, words)
+    def _foresee(self) -> None:
+        """Make the forecast and its words anew; the bar and the loggers take what is there."""
+        model = self.model
+        forecast = model.forecast(model.devices, boottime()) if model is not None and model.devices else None
+        self._forecast = (time.monotonic(), forecast)
+        self._words = finish_words(forecast, time.time()) if forecast is not None else None
 
     def _finish(self, trainer: Any) -> None:
         assert self.model is not None

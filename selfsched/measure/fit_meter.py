@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from selfsched.core.events import Event, FitStarted, Progressed, StepsTimed, StretchTimed
 from selfsched.elastic.segment import boottime
 from selfsched.measure.communication import CommunicationMeter
@@ -90,7 +92,7 @@ class FitMeter:
 
     def batch_ended(self, batch: Any) -> int | None:
         """A batch is done; the global step when an optimiser step ended with it."""
-        samples = samples_in(batch)
+        samples = len(batch) if isinstance(batch, Tensor) and batch.ndim else samples_in(batch)
         self.samples += samples * self._world
         times = self.stopwatch.batch_ended(self._trainer.global_step, samples)
         if self.marks is not None:

@@ -47,9 +47,9 @@ def show_in(bar: Any, words: Callable[[], str | None]) -> Callable[[], None]:
         return lambda: None
 
     def get_metrics(*arguments: Any, **named: Any) -> dict[str, Any]:
-        items = dict(ask(*arguments, **named))
+        items: dict[str, Any] = ask(*arguments, **named)
         finish = words()
-        return items if finish is None else items | {ENTRY: finish}
+        return items if finish is None else {**items, ENTRY: finish}
 
     bar.get_metrics = get_metrics
 
