@@ -29,7 +29,8 @@ SETTINGS = {
     "PORT": "0",
     "SLOTS": str(SLOTS),
     "TERM_SECONDS": f"{TERM_SECONDS:g}",
-    # A move must be repaid by ten restarts of steps; the default of a minute is for long jobs.
+    # A move must be repaid before the next one; the defaults, ten restarts and a minute, are for long jobs.
+    "REPAY_FACTOR": "5",
     "REPAY_MIN_SECONDS": "5",
     "MIN_AUCTION_SECONDS": "2",
 }
