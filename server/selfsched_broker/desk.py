@@ -183,7 +183,8 @@ class Desk:
     def account(self, caller: Caller) -> AccountView:
         """The caller's account."""
         self._refuse_nodes(caller)
-        return self.service.look(lambda books, _: views.account_view(books, caller.account))
+        view = self.service.look(lambda books, _: views.account_view(books, caller.account))
+        return view.model_copy(update={"admin": caller.admin})
 
     def policy(self, caller: Caller) -> PolicyView:
         """By which rule and with which times the broker decides."""

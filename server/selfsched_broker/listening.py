@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import socket
+import ssl
 import stat
 import tempfile
 from dataclasses import asdict, dataclass
@@ -57,6 +58,7 @@ def listen(settings: BrokerSettings) -> Listening:
     Raises:
         Refused: an address is in use or not ours.
     """
+    _check_tls(settings)
     admin_path = short_socket_path(settings.state_dir / ADMIN_SOCKET)
     paths = [admin_path]
     unix = [bind_unix(admin_path, mode=0o600)]
@@ -72,6 +74,15 @@ def listen(settings: BrokerSettings) -> Listening:
         admin_socket=str(admin_path),
     )
     return Listening(tcp=tcp, unix=tuple(unix), paths=tuple(paths), addresses=addresses)
+
+
+def _check_tls(settings: BrokerSettings) -> None:
+    if settings.tls_cert is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key)
+    except OSError as error:  # ssl's own errors are among them
+        raise Refused(f"the certificate {settings.tls_cert} and its key cannot be used: {error}") from error
 
 
 def bind_tcp(settings: BrokerSettings) -> socket.socket:

@@ -205,7 +205,8 @@ def test_secrets_are_stored_as_hashes_only(house: House) -> None:
 
 
 def test_over_a_socket_one_is_who_the_kernel_says(house: House) -> None:
-    assert house.broker.admin.get("/v1/accounts/me").json()["account"] is not None
+    assert house.broker.admin.get("/v1/accounts/me").json()["admin"] is True
+    assert house.ada.get("/v1/accounts/me").json()["admin"] is False
     header = {"Authorization": "Bearer " + "x" * 60}
     assert house.broker.admin.get("/v1/accounts/me", headers=header).status_code == 200
 
