@@ -120,7 +120,7 @@ def _forecast_table(jobs: Iterable[DemoJob]) -> str:
 
 def _forecast_row(forecast: DemoForecast) -> Sequence[str]:
     return (
-        f"{forecast.at:.0%} ({forecast.made_at_s:.0f} s), {forecast.devices} devices",
+        f"{forecast.at:.0%} ({forecast.made_at_s:.0f} s), {_devices(forecast.devices)}",
         "as now" if forecast.assumption == "as_now" else "look-ahead",
         f"{forecast.predicted_finish_s:.0f} s ({forecast.low_s:.0f} to {forecast.high_s:.0f})",
         f"{forecast.actual_finish_s:.0f} s",
@@ -142,3 +142,7 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     body = "\n".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><tr>{head}</tr>\n{body}</table>"
+
+
+def _devices(number: int) -> str:
+    return "1 device" if number == 1 else f"{number} devices"
