@@ -35,10 +35,20 @@ Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, and
 M = TypeVar("M", SetAccount, IssueToken)
 Name = Annotated[str, typer.Argument(help="Name of the account.")]
 
-users = typer.Typer(no_args_is_help=True, help="Accounts, their shares and limits, their tokens.")
-leases = typer.Typer(invoke_without_command=True, help="Who holds what until when; who does nothing with it.")
+users = typer.Typer(
+    no_args_is_help=True,
+    help="Accounts, their shares and limits, their tokens.",
+    epilog="Example: selfsched-broker users list",
+)
+leases = typer.Typer(
+    invoke_without_command=True,
+    help="Who holds what until when; who does nothing with it.",
+    epilog="Example: selfsched-broker leases",
+)
 devices = typer.Typer(
-    invoke_without_command=True, help="Devices: their states; take one out of use, or back."
+    invoke_without_command=True,
+    help="Devices and their states; take one out of use, or back.",
+    epilog="Example: selfsched-broker devices --json",
 )
 
 
@@ -201,10 +211,7 @@ def jobs(
 
 @leases.callback()
 def list_leases(context: typer.Context, as_json: Json = False, state_dir: StateDir = None) -> None:
-    """Leases that have not ended.
-
-    Example: selfsched-broker leases
-    """
+    """Leases that have not ended."""
     if context.invoked_subcommand is not None:
         return
     with office(state_dir) as found:
@@ -238,10 +245,7 @@ def release_lease(
 
 @devices.callback()
 def list_devices(context: typer.Context, as_json: Json = False, state_dir: StateDir = None) -> None:
-    """All devices.
-
-    Example: selfsched-broker devices
-    """
+    """All devices."""
     if context.invoked_subcommand is not None:
         return
     with office(state_dir) as found:

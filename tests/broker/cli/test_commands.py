@@ -184,7 +184,7 @@ def test_every_command_has_an_example_in_its_help() -> None:
     def walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         for name, sub in getattr(command, "commands", {}).items():
             yield from walk(sub, (*path, name))
-        if not getattr(command, "commands", {}):
+        if path:
             yield " ".join(path), f"{command.help}\n{command.epilog}"
 
     shown = dict(walk(get_command(app), ()))
