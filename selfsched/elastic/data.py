@@ -13,15 +13,17 @@ from selfsched.elastic.agreement import Ranks
 from selfsched.elastic.loaders import ElasticLoader, Unfit, elastic_loader, is_plain, sharded_loader, unfit
 from selfsched.elastic.noise import mixed_seed
 from selfsched.elastic.process import RankProcess
+from selfsched.elastic.survey import Asked
 from selfsched.errors import Unsupported
 
 
 class FitData:
     """Takes the training loader from wherever the script has it, and gives Lightning ours."""
 
-    def __init__(self, process: RankProcess, trainer: Any, ranks: Ranks, reference_devices: int) -> None:
+    def __init__(self, process: RankProcess, trainer: Any, ranks: Ranks, asked: Asked) -> None:
         spec = process.spec
-        self.reference_devices = spec.batch_devices or reference_devices
+        self.reference_devices = spec.batch_devices or asked.reference_devices
+        self._asked = asked
         self.global_batch: int | None = None
         self.elastic = False
         self.seed = mixed_seed(spec.job_seed, _script_seed())
@@ -149,6 +151,7 @@ class FitData:
         if not self.fixed:
             self._process.refuse(support.message(why.code, why.found))
         self._process.warn("counted_position", why.found)
+        internals.let_lightning_split(self._trainer, self._asked.distributed_sampler)
         return loader
 
     def _check_devices(self) -> None:

@@ -74,7 +74,7 @@ class FitRun:
         self._checkpoint: Checkpoint | None = None
         self._own: dict[str, Any] = {}
         self._record: FitRecord | None = None
-        self.data = FitData(process, trainer, self._ranks, asked.reference_devices)
+        self.data = FitData(process, trainer, self._ranks, asked)
         self._saver = Saver(process, trainer, self._ranks, self.data, self._store)
         self._weight = 1.0
         self._untouched: dict[str, Any] | None = None

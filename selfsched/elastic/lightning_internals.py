@@ -17,6 +17,7 @@ of the cut pass on both. What each is for, and what happens without it:
   all segments. Without them one log a segment.
 - `ModelCheckpoint._last_global_step_saved` and two more: not to save a step twice, nor to forget a
   save. Without them it may do so at a cut.
+- `_accelerator_connector.use_distributed_sampler`: who splits a loader over ranks. Required.
 - `DDPStrategy._start_method`: an object that wants to spawn. Without it it is taken as it is.
 - torchmetrics `_defaults`, `_reductions`, `_update_count`, `_computed`, `_to_sync`: states of metrics. What
   lacks them is no metric to us.
@@ -451,6 +452,11 @@ def csv_writer(logger: Any) -> Any:
     writer = logger.experiment
     wanted = ("metrics_keys", "metrics_file_path", "metrics")
     return writer if all(hasattr(writer, name) for name in wanted) else None
+
+
+def let_lightning_split(trainer: Any, wanted: bool) -> None:
+    """Let Lightning split loaders that are not ours over the ranks, as it would have."""
+    trainer._accelerator_connector.use_distributed_sampler = wanted
 
 
 def launch_as_ranks(strategy: Any) -> bool:

@@ -96,7 +96,7 @@ CASES: tuple[Case, ...] = (
          "its statistics are those of the local batch, which changes with the number of devices; use "
          "Trainer(sync_batchnorm=True)"),
     Case("sharded_strategies", "FSDP, DeepSpeed, model parallel", "refused",
-         "their checkpoints and shards are bound to a number of devices; use fixed devices"),
+         "their checkpoints and shards are bound to a number of devices; use `selfsched run --fixed`"),
     Case("single_device_strategy", "a strategy object other than DDPStrategy", "refused",
          'it cannot run on several devices; use strategy="ddp" or "auto"'),
     Case("noise", "dropout, random augmentation", "exact",

@@ -21,6 +21,8 @@ class Asked:
     reference_devices: int = 1
     """Devices its batch size refers to."""
     sync_batchnorm: bool = False
+    distributed_sampler: bool = True
+    """Whether Lightning may split loaders over the ranks; ours are split already."""
     timed_validation: bool = False
     """Whether `val_check_interval` is a duration."""
 
@@ -29,7 +31,12 @@ class Asked:
         """From the named arguments of `Trainer(...)`."""
         interval = named.get("val_check_interval")
         timed = isinstance(interval, str | dict | datetime.timedelta)
-        return cls(reference_devices, bool(named.get("sync_batchnorm")), timed)
+        return cls(
+            reference_devices=reference_devices,
+            sync_batchnorm=bool(named.get("sync_batchnorm")),
+            distributed_sampler=bool(named.get("use_distributed_sampler", True)),
+            timed_validation=timed,
+        )
 
 
 def survey(trainer: Any, asked: Asked, ordinal: int, process: RankProcess) -> None:

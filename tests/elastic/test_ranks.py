@@ -53,6 +53,12 @@ SCENARIOS: list[dict[str, Any]] = [
         **LATE,
     },
     {
+        "name": "unknown-loader",
+        "script": "elastic.tiny:unknown_loader",
+        "package": "lightning.pytorch",
+        "segments": [{"world_size": 2, "min_devices": 2}],
+    },
+    {
         "name": "not-divided",
         "script": "elastic.nasty:script",
         "package": "lightning.pytorch",
@@ -170,3 +176,10 @@ def test_a_sum_over_ranks_in_validation_is_warned_of(played: Path) -> None:
     assert [text for text in first["warnings"] if "selfsched [validation_sums]: 'val_sum'" in text]
     assert not [text for text in alone["warnings"] if "selfsched" in text]
     assert first["result"]["monitored"]["val_seen"] == 6
+
+
+def test_a_loader_that_is_not_ours_is_split_as_lightning_would(played: Path) -> None:
+    ranks = results(played, "unknown-loader")[0]
+    seen = Counter(sample for rank in ranks for sample in rank["seen"].samples)
+    assert (len(seen), set(seen.values())) == (32, {1})
+    assert [rank["result"]["step"] for rank in ranks] == [8, 8]

@@ -154,6 +154,18 @@ def late_order(package: str, logs: Path, seen: Seen, *, at: int = 0) -> dict[str
     return {"step": trainer.global_step, "weights": dict(module.state_dict())}
 
 
+class OtherLoader(DataLoader):  # type: ignore[misc]
+    """A kind of loader that is not known."""
+
+
+def unknown_loader(package: str, logs: Path, seen: Seen) -> dict[str, Any]:
+    """A loader that cannot be repositioned."""
+    pl.seed_everything(7, verbose=False)
+    trainer = pl.Trainer(**QUIET, default_root_dir=logs)
+    trainer.fit(Tiny(seen), OtherLoader(Numbers(16), batch_size=2, shuffle=True))
+    return {"step": trainer.global_step}
+
+
 def terminated_rank_1(package: str, logs: Path, seen: Seen, *, at: int) -> dict[str, Any]:
     """SIGTERM reaches rank 1 alone; all must leave at one step."""
     pl_package = sys.modules[package]
