@@ -8,6 +8,7 @@ CLOCK_BOOTTIME seconds.
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -30,6 +31,7 @@ NOTICE_FACTOR = 1.5
 """The model's notice is a 95 % quantile of what it saw; a machine may be busier than that."""
 LEAVING_SECONDS = 5.0
 """For the ranks to agree on a step, and for their processes to end after the checkpoint."""
+LONGEST_NOTICE_SECONDS = 3600.0
 _STATISTICS_EVERY_SECONDS = 30.0
 
 
@@ -141,13 +143,17 @@ class JobRecord:
             fraction_done=min(1.0, max(0.0, progress.fraction_done)),
             steady_steps=progress.steady_steps,
             is_stepping=self._is_stepping,
-            notice_seconds=NOTICE_FACTOR * model.notice_seconds() + LEAVING_SECONDS,
+            notice_seconds=self._notice_seconds(),
             idle_seconds=model.idle_seconds(now),
             bid=model.standing_bid(devices, now),
             allowed_devices=self._allowed(devices),
             forecast=self._as_now,
             statistics=self._counted(now),
         )
+
+    def _notice_seconds(self) -> float:
+        notice = NOTICE_FACTOR * self._model.notice_seconds() + LEAVING_SECONDS
+        return min(notice, LONGEST_NOTICE_SECONDS) if math.isfinite(notice) else LONGEST_NOTICE_SECONDS
 
     def _allowed(self, devices: int) -> tuple[int, ...] | None:
         if self._fit is None:

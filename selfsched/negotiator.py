@@ -109,6 +109,7 @@ class Negotiator:
         self._is_over = False
         self._status: str | None = None
         self._shown: Any = None
+        self._first_reason = ""
 
     # --- the contract ------------------------------------------------------------------
 
@@ -161,9 +162,10 @@ class Negotiator:
         )
 
     def _introduced(self, reason: str) -> str:
-        """A reason, with how the broker was found until the first devices are there."""
-        introduced = self._access.introduction and not self._record.history.segments
-        return f"{reason} ({self._access.introduction})" if introduced else reason
+        """A reason; the first one says how the broker was found."""
+        self._first_reason = self._first_reason or reason
+        introduction = self._access.introduction if reason == self._first_reason else ""
+        return f"{reason} ({introduction})" if introduction else reason
 
     def handle(self, event: Any) -> None:
         """Hand an event of a rank to the worker."""

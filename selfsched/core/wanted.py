@@ -97,11 +97,11 @@ def reason(state: Negotiation, chosen: Choice, now: float) -> str:
         return _away_words(state, chosen, now)
     if state.job is None:
         return "asking the broker for devices"
+    reasons = state.instructions.reasons if state.instructions is not None else ()
     if order_of(state) == "pause":
-        return "paused by its owner"
+        return reasons[-1] if reasons else "paused by its owner"
     if chosen.awaits and not chosen.devices:
         return f"waiting until the last process on {', '.join(chosen.awaits)} is gone"
-    reasons = state.instructions.reasons if state.instructions is not None else ()
     return reasons[-1] if reasons else "waiting for devices"
 
 

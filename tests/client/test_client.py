@@ -19,6 +19,7 @@ from selfsched.errors import (
     Refused,
 )
 from selfsched.protocol import (
+    ControlJob,
     EndJob,
     Instructions,
     JobReport,
@@ -26,6 +27,7 @@ from selfsched.protocol import (
     Outcome,
     RegisterJob,
     ReleaseDevices,
+    WhatIf,
 )
 from selfsched.settings import parse_address
 
@@ -213,6 +215,35 @@ def test_a_token_is_not_sent_over_a_socket_and_never_shown() -> None:
     assert broker.jobs() == ()
     assert "authorization" not in seen[0]
     assert "s3cret" not in repr(broker)
+
+
+def test_each_view_asks_its_own_path() -> None:
+    seen: list[tuple[str, str]] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append((request.method, request.url.path))
+        return httpx.Response(200, content="{]", headers=JSON)
+
+    broker = client(handler)
+    calls: list[Callable[[], object]] = [
+        broker.jobs, lambda: broker.job("job-1"), broker.cluster, lambda: broker.auction(7),
+        lambda: broker.what_if(WhatIf()), broker.my_forecasts, lambda: broker.hardware_prior("H100"),
+        lambda: broker.control("job-1", ControlJob(action="pause"), key="k"),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(BrokerUnreachable):
+            call()
+    assert seen == [
+        ("GET", "/v1/jobs"), ("GET", "/v1/jobs/job-1"), ("GET", "/v1/cluster"), ("GET", "/v1/auctions/7"),
+        ("POST", "/v1/forecast"), ("GET", "/v1/accounts/me/forecasts"), ("GET", "/v1/hardware/H100/prior"),
+        ("POST", "/v1/jobs/job-1/control"),
+    ]  # fmt: skip
+
+
+def test_an_answer_that_trickles_is_cut_by_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("selfsched.client.REPLY_SECONDS", -10.0)  # over before the first byte
+    with pytest.raises(BrokerUnreachable, match="too slowly"):
+        answering("[]").jobs()
 
 
 def test_a_list_of_something_else_is_no_broker() -> None:

@@ -84,6 +84,10 @@ def test_a_wrong_value_is_refused_with_where_it_stands(tmp_path: Path) -> None:
         load(tmp_path, {"SELFSCHED_OFF": "perhaps"})
     with pytest.raises(InvalidSettings, match="margin_seconds in the config file"):
         load(tmp_path, {}, 'margin_seconds = "nan"')
+    with pytest.raises(InvalidSettings, match="no number of seconds"):
+        load(tmp_path, {"SELFSCHED_MARGIN_SECONDS": "five"})
+    with pytest.raises(InvalidSettings, match=r"SELFSCHED_LOCK_DIR.*is empty"):
+        load(tmp_path, {"SELFSCHED_LOCK_DIR": ""})
     with pytest.raises(InvalidSettings, match="no name for a job"):
         load(tmp_path, {"SELFSCHED_NAME": "<b>"})
     with pytest.raises(InvalidSettings, match="is no TOML"):
@@ -121,9 +125,14 @@ def test_a_nonsense_token_is_refused_without_repeating_it(tmp_path: Path, conten
 
 
 def test_a_missing_token_file_or_a_directory_is_refused(tmp_path: Path) -> None:
-    for path in (tmp_path / "absent", tmp_path):
-        with pytest.raises(InvalidSettings):
+    for path in (tmp_path / "absent", tmp_path, Path("/dev/null")):
+        with pytest.raises(InvalidSettings, match="token file"):
             load(tmp_path, {"SELFSCHED_TOKEN_FILE": str(path)})
+
+
+def test_a_config_file_that_is_a_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match="cannot be read"):
+        settings.load(environment={}, config_file=tmp_path)
 
 
 def test_the_token_may_not_stand_in_the_config_file(tmp_path: Path) -> None:

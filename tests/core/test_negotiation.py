@@ -571,6 +571,31 @@ def test_a_job_cancelled_elsewhere_ends(talk: Conversation) -> None:
     assert talk.wanted.ending.outcome is Outcome.CANCELLED
 
 
+def test_a_job_that_the_broker_says_has_ended_ends(talk: Conversation) -> None:
+    running_on(talk, "a")
+    newest = talk.state.open_reports[-1]
+    ended = talk.says().model_copy(update={"state": JobState.ENDED})
+    talk.event(Instructed(ended, newest.sequence, newest.sent_at))
+    assert talk.wanted.ending is not None
+    assert talk.wanted.ending.reason == "ended by the broker"
+
+
+def test_the_failure_of_an_overtaken_report_is_no_absence_but_its_news_are_told_again(
+    talk: Conversation,
+) -> None:
+    running_on(talk, "a")
+    talk.passes(1.0)
+    older = talk.state.open_reports[-1].sequence
+    talk.learns(bid=bid(100.0, 60.0))
+    newest = talk.state.open_reports[-1]
+    assert newest.sequence == older + 1
+    talk.state = replace(talk.state, answered_sequence=newest.sequence)  # its answer came meanwhile
+    talk.event(CallFailed("report", "unreachable", "reset", sequence=older))
+    assert not talk.state.contact.is_away
+    talk.passes(0.5)
+    assert talk.reports[-1].bid == bid(100.0, 60.0)
+
+
 def test_a_new_incarnation_is_told_everything_again(talk: Conversation) -> None:
     running_on(talk, "a")
     talk.learns(bid=bid(100.0, 60.0), allowed_devices=(1, 2))

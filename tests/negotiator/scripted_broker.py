@@ -79,6 +79,7 @@ class ScriptedBroker:
         self.order = "go_on"
         self.reasons: tuple[str, ...] = ("because the test says so",)
         self.reports: list[JobReport] = []
+        self.registrations: list[RegisterJob] = []
         self.calls: list[tuple[str, str | None]] = []
         """(last word of the path, idempotency key)."""
         self.releases: list[tuple[str, str, ReleaseDevices]] = []
@@ -148,7 +149,7 @@ class ScriptedBroker:
             return self.keys[key]
         parts = request.url.path.split("/")
         if last == "jobs":
-            parse(RegisterJob, request.content)
+            self.registrations.append(parse(RegisterJob, request.content))
             self.jobs += 1
             self.forgets_job = False
             answer: Message = JobRegistered(job=f"job-{self.jobs}", instructions=self.instructions())

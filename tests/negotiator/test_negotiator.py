@@ -12,7 +12,7 @@ from negotiator.scripted_broker import Bench, ScriptedBroker, until
 from selfsched.core.events import FitFinished, FitStarted, StepsTimed, StepTiming
 from selfsched.elastic.segment import boottime
 from selfsched.errors import NotAllowed, Refused
-from selfsched.protocol import JobState, Outcome, Problem
+from selfsched.protocol import HardwarePrior, JobState, Outcome, Problem, Resume
 
 
 @pytest.fixture
@@ -380,3 +380,124 @@ def test_a_damaged_model_of_an_earlier_life_is_no_obstacle(broker: ScriptedBroke
     bench.start()
     until(lambda: broker.reports)
     bench.close()
+
+
+def test_a_job_that_the_broker_ended_asks_for_its_outcome_and_ends(
+    bench: Bench, broker: ScriptedBroker
+) -> None:
+    bench.start()
+    broker.grant("a")
+    bench.run("a")
+    broker.fault["report"] = refusing(409, "job_ended")
+    broker.fault["job-1"] = away  # even when that cannot be told
+    broker.restart()
+    until(lambda: bench.wanted.ends_because is not None)
+    assert bench.wanted.outcome is Outcome.CANCELLED
+    assert ("job-1", None) in broker.calls
+
+
+def test_what_the_broker_knows_of_the_hardware_is_asked_for_once_it_is_known(
+    bench: Bench, broker: ScriptedBroker
+) -> None:
+    prior = HardwarePrior(hardware="cpu", jobs=3, latency_seconds=1e-3, bandwidth_bytes_per_second=1e9)
+    headers = {"content-type": "application/json"}
+    broker.fault["prior"] = lambda request: httpx.Response(200, content=prior.to_json(), headers=headers)
+    bench.start()
+    broker.grant("a")
+    bench.run("a")
+    until(lambda: bench.negotiator._record.prior == prior)
+
+
+def test_a_broker_that_is_gone_at_the_end_does_not_hold_the_run_up(
+    bench: Bench, broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("selfsched.negotiator._END_SECONDS", 0.1)
+    bench.start()
+    broker.fault["end"] = away
+    began = boottime()
+    bench.close()
+    assert boottime() - began < 5.0
+    assert bench.history()["outcome"] == "finished"
+
+
+def test_an_end_that_the_broker_refuses_is_not_repeated(bench: Bench, broker: ScriptedBroker) -> None:
+    bench.start()
+    broker.fault["end"] = refusing(404, "not_found")
+    bench.close()
+    assert [last for last, _ in broker.calls].count("end") == 1
+
+
+def test_a_mistake_of_ours_costs_no_lease(
+    bench: Bench, broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.start()
+    broker.grant("a")
+    bench.run("a")
+
+    def stumble(now: float) -> None:
+        raise ZeroDivisionError("in the model")
+
+    monkeypatch.setattr(bench.negotiator._record, "facts", stumble)
+    until(lambda: "stumbled" in caplog.text)
+    count = len(broker.reports)
+    broker.restart()
+    until(lambda: len(broker.reports) > count, "reports go on")
+
+    def explode(request: httpx.Request) -> httpx.Response:
+        raise ZeroDivisionError("in the client")
+
+    broker.fault["report"] = explode
+    broker.restart()
+    until(lambda: "a call to the broker went wrong" in caplog.text)
+    broker.fault.clear()
+    count = len(broker.reports)
+    until(lambda: len(broker.reports) > count, "reports go on")
+    assert bench.wanted_ids == ("a",)
+
+
+def test_without_usable_locks_no_device_is_started_on(
+    bench: Bench, broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(device_id: str) -> bool:
+        raise Refused("the directory of the device locks is a file")
+
+    bench.locks.is_free = refuse
+    bench.start()
+    broker.grant("a")
+    until(lambda: "is a file" in caplog.text)
+    assert bench.wanted_ids == ()
+
+
+def test_a_fixed_program_states_its_time_and_counts_as_running(tmp_path: Path) -> None:
+    broker = ScriptedBroker()
+    bench = Bench(tmp_path, broker, max_devices=1, fixed=True, stated_seconds=60.0)
+    bench.start()
+    assert broker.registrations[0].stated_seconds == 60.0
+    assert broker.registrations[0].resume is Resume.NEVER
+    broker.grant("a")
+    bench.run("a")
+    until(lambda: broker.reports[-1].state is JobState.RUNNING)
+    bench.close()
+
+
+def test_a_training_that_keeps_its_size_allows_only_that(bench: Bench, broker: ScriptedBroker) -> None:
+    bench.start()
+    broker.grant("a", "b")
+    bench.run("a", "b")
+    bench.negotiator.handle(
+        FitStarted(
+            fit=1, package="lightning.pytorch", global_batch=8, reference_devices=1, step=0,
+            planned_steps=100, allowed_devices=(1, 2), resume="same_size", at=boottime(),
+        )
+    )  # fmt: skip
+    until(lambda: any(report.allowed_devices == (2,) for report in broker.reports))
+
+
+def test_how_the_broker_was_found_is_said_once(bench: Bench, broker: ScriptedBroker) -> None:
+    bench.access.introduction = "a private broker of yours"
+    bench.start()
+    assert bench.wanted.reason == "because the test says so (a private broker of yours)"
+    broker.reasons = ("another reason",)
+    broker.grant("a")
+    bench.run("a")
+    assert bench.wanted.reason == "another reason"
