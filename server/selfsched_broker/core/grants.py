@@ -152,7 +152,10 @@ def _quarantine(
 ) -> None:
     state = step(HOLDING_TABLE, holding.state, event)
     lease = draft.books.leases[holding.lease]
-    draft.put(replace(holding, state=state, since=draft.now, left_at=draft.now, leave_by=None))
+    lost = event is HoldingEvent.LOST
+    draft.put(
+        replace(holding, state=state, since=draft.now, left_at=draft.now, leave_by=None, lost=lost)
+    )
     _charge(draft, lease)
     if not any(h.active for h in draft.books.holdings_of(lease.id)):
         draft.put(replace(draft.books.leases[lease.id], end_reason=why))

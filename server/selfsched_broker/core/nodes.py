@@ -155,7 +155,7 @@ def is_watched(books: Books, holding: Holding) -> bool:
     """Whether a quarantined device also needs the proof that its job's processes are gone."""
     lease = books.leases[holding.lease]
     job = books.jobs[lease.job]
-    if lease.end_reason not in ("expired", "overdue", "forced") or job.process is None:
+    if not holding.lost or job.process is None:
         return False
     if job.process.node != books.devices[holding.device].node:
         return False

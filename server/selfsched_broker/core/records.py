@@ -290,6 +290,8 @@ class Holding(Record):
     since: float
     leave_by: float | None = None
     """While yielding: when the job must have left."""
+    lost: bool = False
+    """The job's right to it was ended without the job's word."""
     left_at: float | None = None
     """When the job left it, or lost it: the end of its use."""
 

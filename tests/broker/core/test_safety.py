@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from broker.driver import Driver, EqualShares, bid
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -91,6 +91,7 @@ class Checker:
                 self.fences[lease.id] = lease.fence
         holdings = [change for change in changes if isinstance(change, Holding)]
         for holding in [h for h in holdings if not h.live]:
+            self.left.setdefault(holding.device, self.clock)
             if self.holder.get(holding.device) == holding.lease:
                 del self.holder[holding.device]
         granted = []
@@ -211,7 +212,7 @@ class World(RuleBasedStateMachine):
             self.node_reports(node)
         self.register("ann", 3, False, Resume.ELASTIC, "a")
 
-    @rule(rounds=st.integers(1, 8), measured=st.booleans())
+    @rule(rounds=st.sampled_from([1, 3, 10, 11]), measured=st.booleans())
     def all_goes_well(self, rounds: int, measured: bool) -> None:
         """Time passes while nodes and the living report and obey."""
         for _ in range(rounds):
@@ -323,6 +324,7 @@ class World(RuleBasedStateMachine):
             return
         job = self.pick(index)
         job.dead = True
+        job.delayed.clear()  # a request does not outlive its process's connection by a whole ttl
         if orphans != "none":
             self.orphans.update(dict.fromkeys(job.on, job.id))
         if orphans == "hidden":
@@ -465,13 +467,15 @@ class WorldOfThemis(World):
 
 
 _CI = settings(
-    max_examples=250,
+    max_examples=150,
     stateful_step_count=50,
     deadline=None,
     derandomize=True,
+    # No shrinking: it takes many minutes, and the steps are printed as they were.
+    phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
 TestWorld = pytest.mark.slow(World.TestCase)
 TestWorld.settings = _CI
 TestWorldOfThemis = pytest.mark.slow(WorldOfThemis.TestCase)
-TestWorldOfThemis.settings = settings(_CI, max_examples=80)
+TestWorldOfThemis.settings = settings(_CI, max_examples=60)
