@@ -305,3 +305,13 @@ def test_loaders_are_found_wherever_the_script_has_them(where: str, tmp_path: Pa
             trainer.fit(module, *positional, **arguments)
     assert len(module.seen.samples) == len(set(module.seen.samples)) == 22
     assert "train_dataloader" not in vars(module)
+
+
+def test_on_fixed_devices_a_cut_goes_on_by_count_with_its_limits_kept(tmp_path: Path) -> None:
+    train = OtherLoader(Numbers(16), batch_size=2, shuffle=True)
+    seen = Seen()
+    play_tiny(tmp_path, train=train, spec={**FIXED, "cut_at": (1, 5)}, seen=seen)
+    last = play_tiny(tmp_path, 1, train=train, spec=FIXED, seen=seen)
+    assert last.said("[counted_position]")
+    assert (last.trainer.global_step, last.trainer.current_epoch) == (16, 2)
+    assert len(seen.samples) == 32
