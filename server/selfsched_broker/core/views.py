@@ -24,6 +24,7 @@ from selfsched.protocol import (
 from selfsched_broker.core.books import Auction, Books, Device, Job, Lease
 from selfsched_broker.core.draft import Context
 from selfsched_broker.core.leases import Refusal
+from selfsched_broker.core.look_ahead import look_ahead
 from selfsched_broker.core.shares import age_seconds, share_over_life
 
 
@@ -44,6 +45,7 @@ def instructions(books: Books, ctx: Context, job_id: str) -> Instructions:
         order=job.order,
         visit=any(lease.visit for lease in leases),
         rho=job.rho,
+        forecast=look_ahead(books, ctx.now, job_id),
         next_report_seconds=ctx.options.report_seconds,
         max_notice_seconds=ctx.options.max_notice_seconds,
         reasons=job.reasons,
