@@ -117,13 +117,16 @@ class LabHouse:
     jobs: list[LabJob] = field(default_factory=list)
     brokers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.locks = self.root / "locks"
+
     @property
     def environment(self) -> dict[str, str]:
         root = self.root
         kept = {name: value for name, value in os.environ.items() if "SELFSCHED" not in name}
         own = {
             "XDG_RUNTIME_DIR": str(root / "run"), "XDG_STATE_HOME": str(root / "state"),
-            "XDG_CONFIG_HOME": str(root / "config"), "SELFSCHED_LOCK_DIR": str(root / "locks"),
+            "XDG_CONFIG_HOME": str(root / "config"), "SELFSCHED_LOCK_DIR": str(self.locks),
             "SELFSCHED_RUNS_DIR": str(root / "runs"), "SELFSCHED_LAB_SOCKET": str(root / "lab.sock"),
             "OMP_NUM_THREADS": "1",
         }  # fmt: skip

@@ -159,6 +159,25 @@ def test_an_address_that_is_no_broker_is_refused_with_its_words(house: LabHouse)
     assert job.steps() == []
 
 
+def test_private_brokers_of_two_users_never_lease_one_device(house: LabHouse) -> None:
+    neighbours = fresh_house()
+    neighbour = next(neighbours)
+    try:
+        neighbour.locks = house.locks  # one machine has one directory of device locks
+        first = house.run("first", steps=50_000, devices="2")
+        until(lambda: len(first.steps()) > 20, "the first runs on both slots")
+        second = neighbour.run("second", steps=30, devices="1")
+        until(lambda: neighbour.private_pid() and neighbour.shown(neighbour.private_socket), "it is known")
+        made = len(first.steps())
+        until(lambda: len(first.steps()) > made + 100, "the first goes on")
+        assert second.steps() == []
+        first.terminate()
+        assert second.finish() == 0
+        assert overlap(first, second) == []
+    finally:
+        next(neighbours, None)
+
+
 def test_a_job_larger_than_the_machine_is_refused(house: LabHouse) -> None:
     house.start_lab()
     job = house.run("job", steps=10, devices="3-4")
