@@ -66,9 +66,10 @@ def test_without_others_it_is_the_job_s_own_forecast_moved_to_now(driver: Driver
 
 
 def test_who_waits_comes_before_who_would_grow_and_those_share() -> None:
-    ends = [(10.0, 1, True), (20.0, 2, True), (30.0, 4, False)]
+    ends = [(10.0, 1, False), (20.0, 2, False), (30.0, 4, False)]
     assert list(offers(ends, waiting=0, hungry=1)) == [(10.0, 1), (20.0, 3), (30.0, 7)]
     assert list(offers(ends, waiting=2, hungry=1)) == [(10.0, 0), (20.0, 1), (30.0, 5)]
+    ends = [(10.0, 1, True), (20.0, 2, True), (30.0, 4, False)]
     assert list(offers(ends, waiting=0, hungry=3)) == [(10.0, 0), (20.0, 3), (30.0, 7)]
 
 
