@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from supervisor.runs import Runs, fresh_runs
 
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).parent / "plan_program.py"
+TRAINER_PROGRAM = Path(__file__).parent / "trainer_program.py"
 PLAN = "2@0,1@7,2@22"
 SHORT_PLAN = "1@0,2@20"
 """For the way that starts each rank from nothing."""
@@ -80,3 +82,18 @@ def test_two_one_two_equals_uninterrupted(
     for seen in planned["seen"].values():
         assert len(seen) == SAMPLES
         assert set(seen.values()) == {1}, "each sample once an epoch"
+
+
+def test_the_elastic_trainer_in_a_script_is_the_same_alone_and_under_the_launcher(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SELFSCHED_RUNS_DIR", str(tmp_path / "runs"))
+    alone, launched = tmp_path / "alone.json", tmp_path / "launched.json"
+    command = [sys.executable, str(TRAINER_PROGRAM)]
+    done = subprocess.run([*command, str(alone), "1@0,2@5"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    run = runs.start([*command, str(launched), "1@0"], name="launched", plan="2@0,1@7", max_devices=2)
+    assert run.finish() == 0, run.output()
+    assert len(run.events("segment_began")) == 2
+    assert json.loads(launched.read_text()) == pytest.approx(json.loads(alone.read_text()), abs=1e-6)
+    run.assert_nothing_left()
