@@ -186,9 +186,7 @@ class Driver:
             self.sequence[job] = fields["sequence"] = self.sequence.get(job, 0) + 1
         state = state or (JobState.RUNNING if refs else JobState.WAITING)
         fields.setdefault("incarnation", 1)
-        answer: Instructions = self.do(
-            arbiter.report, job, JobReport(state=state, leases=refs, **fields)
-        )
+        answer: Instructions = self.do(arbiter.report, job, JobReport(state=state, leases=refs, **fields))
         self.settle()
         return answer
 
