@@ -18,6 +18,7 @@ nobody answers         go on; ask again after growing waits; when the job's own 
                        comes near, leave with a checkpoint, wait, and go on when it is back
 the lease is lost      state everything anew without leases; the answer says what remains
 unknown job            register anew, under a new key (the broker lost its books)
+a lower incarnation    the same: it counts its starts anew
 the job was ended      lost while it made steps: register anew; else the run ends
 a new incarnation      everything is told again, the bid too
 =====================  ===================================================================
@@ -118,6 +119,7 @@ def _registered(state: Negotiation, event: Registered, now: float) -> Negotiatio
         contact=Contact(),
         told=Told(),
         instructions=None,
+        instructions_sequence=state.sequence,
         report_at=now,
     )
     return _obey(state, event.instructions, event.sent_at, now)
@@ -136,12 +138,16 @@ def _instructed(state: Negotiation, event: Instructed, now: float) -> Negotiatio
         states_leases=True,
     )
     before, new = state.instructions, event.instructions
+    newest = event.sequence > state.instructions_sequence
+    if before is not None and new.incarnation < before.incarnation and newest:
+        return _forgotten(state, now)  # it counts its starts anew: its books are not those it had
     if before is not None and (new.incarnation, new.version) < (before.incarnation, before.version):
         return state  # overtaken by a newer answer, or of a broker that is no more
     changed = before is None or (new.incarnation, new.version) != (before.incarnation, before.version)
     if before is not None and new.incarnation != before.incarnation:
         state = replace(state, told=Told(), wants_answer=True)
-    state = _obey(state, new, event.sent_at, now)
+    sequence = max(state.instructions_sequence, event.sequence)
+    state = _obey(replace(state, instructions_sequence=sequence), new, event.sent_at, now)
     if answered is None:
         return state
     if changed or now - event.sent_at >= 0.8 * answered.wait_seconds:

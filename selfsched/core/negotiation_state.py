@@ -236,6 +236,8 @@ class Negotiation:
     registered_at: float | None = None
     instructions: Instructions | None = None
     """The newest; its clocks count from when it came."""
+    instructions_sequence: int = 0
+    """Of the report that they answered."""
     leases: tuple[HeldLease, ...] = ()
     gone_by: float = NEVER
     """When devices must be left that no lease of ours holds any more."""

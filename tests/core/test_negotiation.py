@@ -541,6 +541,23 @@ def test_a_broker_that_lost_its_books_gets_the_job_anew_under_a_new_key(talk: Co
     assert not talk.releases
 
 
+def test_a_broker_that_counts_its_starts_anew_has_lost_its_books(talk: Conversation) -> None:
+    talk.incarnation = 5
+    running_on(talk, "a")
+    older = talk.state.open_reports[-1]
+    talk.passes(0.5)
+    talk.answers(lease("a"))
+    talk.passes(0.5)
+    talk.incarnation = 4
+    late = Instructed(talk.says(lease("z")), older.sequence, older.sent_at)
+    talk.event(late)  # of a broker that has been replaced: says nothing
+    assert talk.wanted_ids == ("a",)
+    talk.incarnation = 1
+    talk.answers(lease("z"))
+    assert talk.wanted_ids == ()
+    assert talk.effects[-1] == Register(2)
+
+
 def test_an_answer_to_the_forgotten_job_is_ignored(talk: Conversation) -> None:
     running_on(talk, "a")
     talk.passes(0.5)
