@@ -163,10 +163,9 @@ class FitData:
                 "Choose another batch size, or other limits."
             )
         if batch is not None and batch % self._ranks.world_size:
-            self._process.refuse(
-                f"{self._ranks.world_size} devices do not divide the global batch of {batch}; "
-                f"{', '.join(map(str, self.allowed_devices))} would"
-            )
+            world, counts = self._ranks.world_size, ", ".join(map(str, self.allowed_devices))
+            found = f"{world} devices for a global batch of {batch}, which {counts} would divide"
+            self._process.warn("uneven_shares", found)
 
     def _share_seed(self) -> None:
         """Rank 0's seed for all: a script may seed its ranks differently, or by the clock."""

@@ -51,9 +51,12 @@ CASES: tuple[Case, ...] = (
          "devices"),
     Case("counted_position", "one of the above on fixed devices", "degraded",
          "it resumes by count alone: samples of the cut epoch may repeat or be left out"),
-    Case("global_batch", "a number of devices that does not divide the global batch", "refused",
-         "only numbers of devices that divide the global batch are used; with none between the minimum and "
-         "the maximum nothing is trained"),
+    Case("global_batch", "a global batch that no number of devices within the limits divides", "refused",
+         "nothing is trained: choose another batch size, or other limits"),
+    Case("uneven_shares", "a segment on a number of devices that does not divide the global batch",
+         "degraded",
+         "it is only slower: shares differ by one sample and are weighted, the training stays the same; "
+         "such a number is not asked for again"),
     Case("limits", "several validation loaders, limit_*_batches, fast_dev_run, val_check_interval as int or "
          "float, check_val_every_n_epoch, max_epochs, max_steps, max_time", "exact",
          "counted in global batches, so they mean the same at every world size and hold over restarts"),
