@@ -76,6 +76,8 @@ def run_demo(report: Path, *, quick: bool, as_json: bool) -> int:
     try:
         story = _Demo(state, QUICK if quick else FULL, say).run()
         keep = not all_well(story)
+    except Refused:
+        raise
     except SelfschedError as error:
         keep = True
         raise DemoFailed(f"{error}\nAll logs are in {state}") from error
