@@ -147,11 +147,14 @@ def build_market(draft: Draft, trigger: Trigger, stakes: Stakes, contenders: Ite
     books = draft.books
     holders = {device: job for job, devices in stakes.at_stake.items() for device in devices}
     seats = sorted([*free_devices(draft), *holders])
+    known = tuple(_contender(draft, job, stakes) for job in contenders)
+    kept = sorted({device for contender in known for device in contender.kept})
     return Market(
         number=books.broker.next_auction,
         trigger=trigger,
         seats=tuple(_seat(books, device, holders.get(device)) for device in seats),
-        contenders=tuple(_contender(draft, job, stakes) for job in contenders),
+        kept_seats=tuple(_seat(books, device, None) for device in kept),
+        contenders=known,
         total_devices=books.healthy_devices,
         reserved_for=dict(books.agenda.reserve),
         options=draft.ctx.fairness,

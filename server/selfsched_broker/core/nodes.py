@@ -152,7 +152,11 @@ def bury_claim(draft: Draft, device_id: str, reason: str) -> None:
 
 
 def is_watched(books: Books, holding: Holding) -> bool:
-    """Whether a quarantined device also needs the proof that its job's processes are gone."""
+    """Whether a quarantined device also needs the proof that its job's processes are gone.
+
+    Not if the job itself has said since the loss that it runs elsewhere: a report that still
+    names the device may have been under way when its sender died.
+    """
     lease = books.leases[holding.lease]
     job = books.jobs[lease.job]
     if not holding.lost or job.process is None:
@@ -160,7 +164,9 @@ def is_watched(books: Books, holding: Holding) -> bool:
     if job.process.node != books.devices[holding.device].node:
         return False
     pulse = books.job_pulses.get(job.id)
-    return pulse is None or not pulse.heard or pulse.reported_at <= holding.since
+    if pulse is None or not pulse.heard or pulse.reported_at <= holding.since:
+        return True
+    return holding.device in pulse.devices_in_use
 
 
 def node_instructions(books: Books, ctx: Context, name: str) -> NodeInstructions:

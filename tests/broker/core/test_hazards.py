@@ -25,7 +25,9 @@ from selfsched.protocol import (
 )
 from selfsched_broker.core import arbiter
 from selfsched_broker.core.books import Token
+from selfsched_broker.core.draft import Draft
 from selfsched_broker.core.leases import LeaseOptions, Refusal
+from selfsched_broker.core.markets import Stakes, build_market
 from selfsched_broker.core.views import cluster_view, device_state
 from selfsched_broker.store.memory import MemoryDisk, MemoryStore
 
@@ -161,6 +163,31 @@ def test_d11_the_process_of_a_lost_job_must_be_gone_as_well(driver: Driver) -> N
     message = NodeReport(incarnation=1, sequence=99, devices=devices, ended_leases=(lease,))
     driver.do(arbiter.node_report, "n", message)
     assert driver.books.holding_of("n/cpu0") is None
+
+
+def test_d11_a_late_report_of_the_dead_does_not_speak_for_its_processes(driver: Driver) -> None:
+    process = ProcessOnNode(node="n", pid=7, session=7, started=1)
+    first = driver.register("ann", most=1, process=process)
+    held = driver.books.devices_of(first)
+    driver.now += 46.0
+    driver.settle()
+    driver.now += 1.0
+    driver.report(first, devices_in_use=tuple(held), sequence=90)
+    driver.node()
+    assert driver.books.holding_of(held[0]).state == "quarantined"
+    driver.now += 1.0
+    driver.report(first, devices_in_use=(), sequence=91)
+    driver.node()
+    holding = driver.books.holding_of(held[0])
+    assert holding is None or holding.state == "held", "its own word that it runs elsewhere is enough"
+
+
+def test_a_market_says_where_the_kept_devices_lie(driver: Driver) -> None:
+    job = _settled(driver, most=2)
+    draft = Draft(driver.books, driver.ctx)
+    market = build_market(draft, "device_free", Stakes({}), [driver.books.jobs[job]])
+    assert [seat.device for seat in market.kept_seats] == driver.books.devices_of(job)
+    assert {seat.node for seat in market.kept_seats} == {"n"}
 
 
 def test_d12_a_silent_nodes_devices_are_unknown_and_its_holders_keep_theirs(driver: Driver) -> None:
