@@ -47,7 +47,8 @@ class JobRecord:
         self._fit: FitStarted | None = None
         self._is_stepping = False
         self._registered_at = boottime()
-        self._look_ahead: Forecast | None = None
+        self._look_ahead: tuple[Forecast, float] | None = None
+        """The broker's, and when it came: it counts from then."""
         self._as_now: Forecast | None = None
         self._finished_at: float | None = None
         self._statistics: tuple[float, tuple[StepStatistics, ...]] = (float("-inf"), ())
@@ -89,7 +90,7 @@ class JobRecord:
             if device.id not in lease.leave
         )
         why = instructions.reasons[-1] if instructions.reasons else ""
-        self._look_ahead = instructions.forecast
+        self._look_ahead = (instructions.forecast, now) if instructions.forecast is not None else None
         self.history = histories.allocated(self.history, granted, now_s=self._since(now), why=why)
         if instructions.rho is not None:
             self.history = self.history.model_copy(update={"rho": instructions.rho})
@@ -171,7 +172,8 @@ class JobRecord:
 
     def _pass_milestone(self, fraction_done: float, devices: int, now: float) -> None:
         mark = histories.milestone_passed(self.history, fraction_done)
-        made = tuple(forecast for forecast in (self._as_now, self._look_ahead) if forecast is not None)
+        look_ahead = _aged(self._look_ahead[0], now - self._look_ahead[1]) if self._look_ahead else None
+        made = tuple(forecast for forecast in (self._as_now, look_ahead) if forecast is not None)
         if mark is None or not made or not devices:
             return
         self.history = histories.forecast_made(
@@ -211,6 +213,16 @@ class JobRecord:
     def save_model(self) -> None:
         """Write what was learned, for a later start of the same job."""
         _write(self._job.run_directory / MODEL_FILE, json.dumps(self._model.to_state()))
+
+
+def _aged(forecast: Forecast, elapsed_seconds: float) -> Forecast:
+    """A forecast as it reads so much later."""
+    return Forecast(
+        p10_seconds=max(0.0, forecast.p10_seconds - elapsed_seconds),
+        p50_seconds=max(0.0, forecast.p50_seconds - elapsed_seconds),
+        p90_seconds=max(0.0, forecast.p90_seconds - elapsed_seconds),
+        assumption=forecast.assumption,
+    )
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,0 +1,101 @@
+"""What a job writes down of itself, event by event, without threads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from negotiator.scripted_broker import device
+
+from selfsched.core.events import FitFinished, FitStarted, StepsTimed, StepTiming
+from selfsched.elastic.job import JobDescription
+from selfsched.elastic.segment import boottime
+from selfsched.job_record import LEAVING_SECONDS, JobRecord
+from selfsched.protocol import Forecast, Instructions, JobState
+
+NOW = boottime()
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> JobRecord:
+    job = JobDescription(
+        run_directory=tmp_path, program="command", working_directory=tmp_path, max_devices=2
+    )
+    record = JobRecord(job, "run")
+    record.registered("job-1", NOW)
+    record.segment_started(0, (device("a"),), "alone", NOW)
+    record.event(
+        FitStarted(
+            fit=1, package="none", global_batch=8, reference_devices=1, step=0, planned_steps=200,
+            allowed_devices=(1, 2), at=NOW,
+        ),
+        NOW,
+    )  # fmt: skip
+    return record
+
+
+def steps(record: JobRecord, first: int, last: int, *, at: float) -> None:
+    timings = tuple(
+        StepTiming(step=step, seconds=0.1, local_samples=8) for step in range(first + 1, last + 1)
+    )
+    record.event(StepsTimed(timings=timings), at)
+
+
+def told(forecast: Forecast | None, *, rho: float | None = None) -> Instructions:
+    return Instructions(
+        job="job-1", incarnation=1, version=1, state=JobState.RUNNING, forecast=forecast, rho=rho
+    )
+
+
+def test_a_look_ahead_that_came_a_while_ago_counts_from_then(record: JobRecord) -> None:
+    steps(record, 0, 60, at=NOW + 6)
+    ahead = Forecast(p10_seconds=10, p50_seconds=40, p90_seconds=80, assumption="look_ahead")
+    record.instructed(told(ahead, rho=1.2), NOW + 6)
+    record.facts(NOW + 21)
+    made = {forecast.assumption: forecast for forecast in record.history.forecasts}
+    assert made["look_ahead"].made_at_s == pytest.approx(21)
+    assert made["look_ahead"].predicted_finish_s == pytest.approx(46)
+    assert made["look_ahead"].low_s == pytest.approx(21)  # not before it was made
+    assert made["as_now"].devices == 1
+    assert record.history.rho == 1.2
+
+
+def test_without_a_look_ahead_only_the_jobs_own_forecast_is_noted(record: JobRecord) -> None:
+    steps(record, 0, 60, at=NOW + 6)
+    record.instructed(told(None), NOW + 6)
+    record.facts(NOW + 6)
+    assert [forecast.assumption for forecast in record.history.forecasts] == ["as_now"]
+
+
+def test_a_job_asks_for_time_to_leave_beyond_what_it_measured(record: JobRecord) -> None:
+    assert record.facts(NOW).notice_seconds >= LEAVING_SECONDS
+    steps(record, 0, 60, at=NOW + 6)
+    assert 3600 >= record.facts(NOW + 6).notice_seconds >= LEAVING_SECONDS + 0.1
+
+
+def test_the_finish_is_when_the_fit_ended_not_when_the_run_was_cleared_away(
+    record: JobRecord, tmp_path: Path
+) -> None:
+    steps(record, 0, 200, at=NOW + 20)
+    record.event(FitFinished(fit=1, step=200, epoch=1, metrics={}), NOW + 20)
+    record.finish("finished", NOW + 25)
+    assert json.loads((tmp_path / "history.json").read_text())["finish_s"] == pytest.approx(20)
+
+
+def test_the_status_says_what_is_left_and_on_how_many_devices(record: JobRecord) -> None:
+    assert record.status_line() is None
+    steps(record, 0, 60, at=NOW + 6)
+    record.facts(NOW + 6)
+    line = record.status_line()
+    assert line is not None
+    assert line.endswith("on 1 device")
+    assert " left (" in line
+
+
+def test_files_are_private_and_replaced_in_one_step(record: JobRecord, tmp_path: Path) -> None:
+    record.save_history()
+    record.save_model()
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["history.json", "model.json"]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir())
