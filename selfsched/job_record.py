@@ -31,6 +31,8 @@ NOTICE_FACTOR = 1.5
 """The model's notice is a 95 % quantile of what it saw; a machine may be busier than that."""
 LEAVING_SECONDS = 5.0
 """For the ranks to agree on a step, and for their processes to end after the checkpoint."""
+FIXED_NOTICE_SECONDS = 20.0
+"""Of a program that cannot be cut: for its SIGTERM, and what it does then."""
 LONGEST_NOTICE_SECONDS = 3600.0
 _STATISTICS_EVERY_SECONDS = 30.0
 
@@ -133,7 +135,7 @@ class JobRecord:
         """What the broker should know at this moment; passes milestones of the history."""
         model, devices = self._model, self._model.devices
         if self._job.fixed:
-            return JobFacts(is_stepping=devices > 0)
+            return JobFacts(is_stepping=devices > 0, notice_seconds=FIXED_NOTICE_SECONDS)
         progress = model.progress(now)
         self._as_now = model.forecast(devices, now) if devices else None
         self._pass_milestone(progress.fraction_done, devices, now)

@@ -22,6 +22,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from selfsched.client import NO_BROKER
@@ -46,12 +47,13 @@ from selfsched.core.negotiation_state import (
     TimePassed,
     Trouble,
 )
+from selfsched.core.reporting import JobFacts
 from selfsched.core.wanted import wanted
 from selfsched.elastic.allocation import Allocation, Device, SegmentEnd
 from selfsched.elastic.job import JobDescription
 from selfsched.elastic.segment import boottime
 from selfsched.errors import BrokerError, BrokerUnreachable, LeaseLost, NotAllowed, Refused
-from selfsched.job_record import JobRecord
+from selfsched.job_record import LEAVING_SECONDS, JobRecord
 from selfsched.launch.locks import MachineLocks
 from selfsched.private_broker import BrokerAccess, find_broker
 from selfsched.protocol import (
@@ -128,7 +130,9 @@ class Negotiator:
             safety=Safety(margin_seconds=settings.margin_seconds),
             phase=int(hashlib.sha256(self._key.encode()).hexdigest()[:8], 16) / 2**32,
         )
-        self._state = negotiation.begin(terms, boottime())
+        # Until the model has seen a step, a leave takes at least what any leave takes.
+        unknown = JobFacts(notice_seconds=LEAVING_SECONDS)
+        self._state = replace(negotiation.begin(terms, boottime()), facts=unknown)
         self._register_first()
         self._worker = threading.Thread(target=self._work, name="selfsched-negotiator", daemon=True)
         self._worker.start()

@@ -50,7 +50,8 @@ def test_two_jobs_of_one_user_share_through_a_private_broker_that_the_first_star
     assert 1 in counts
     assert all(span["why"] for span in first.history()["segments"])
     steps = sorted(step.step for step in first.steps() if step.rank == 0)
-    assert steps == list(range(1, len(steps) + 1)), "no step lost or made twice"
+    assert steps == list(range(1, len(steps) + 1)), (first.events("segment_ended"), first.events("left"),
+                                                     first.events("ordered_to_leave"))  # fmt: skip
 
 
 def test_a_private_broker_that_is_killed_is_started_again_and_stops_nothing(house: LabHouse) -> None:

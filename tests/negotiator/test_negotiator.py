@@ -85,6 +85,12 @@ def test_a_job_runs_on_what_it_is_granted_and_says_goodbye(bench: Bench, broker:
     assert [end.outcome for end in broker.ends] == [Outcome.FINISHED]
 
 
+def test_a_job_asks_for_time_to_leave_from_its_first_report_on(bench: Bench, broker: ScriptedBroker) -> None:
+    bench.start()
+    until(lambda: broker.reports)
+    assert broker.reports[0].notice_seconds >= 5.0
+
+
 def test_the_supervisor_is_woken_when_something_changes(bench: Bench, broker: ScriptedBroker) -> None:
     bench.start()
     bench.woken.clear()
