@@ -63,7 +63,8 @@ def _print_view(view: JobView) -> None:
     shown = console()
     rho = "" if view.rho is None else f", rho {view.rho:.2f}"
     shown.print(plain(f"{view.name} ({view.job}): {view.outcome or view.state}, share {view.share:.2f}{rho}"))
-    shown.print(plain(f"finished in {forecast_words(view.forecast)}") if view.outcome is None else "")
+    if view.outcome is None:
+        shown.print(plain(f"finished in {forecast_words(view.forecast)}"))
     for reason in view.reasons:
         shown.print(plain(f"  because {reason}"))
 
