@@ -515,6 +515,8 @@ class DeviceView(Message):
     kind: Literal["gpu", "cpu"]
     state: DeviceState
     since_seconds: Seconds
+    cores: tuple[int, ...] = ()
+    """Of a CPU slot."""
     account: Name | None = None
     detail: Text = ""
     memory_used_bytes: Count | None = None

@@ -176,6 +176,7 @@ def _device_view(books: Books, ctx: Context, device: Device) -> DeviceView:
         kind=device.kind,
         state=device_state(books, device.id),
         since_seconds=max(0.0, ctx.now - since),
+        cores=device.cores,
         account=owner,
         detail=_detail(books, device),
         memory_used_bytes=pulse.memory_used_bytes if pulse else None,
