@@ -103,8 +103,10 @@ def _waits(outcome: Outcome, everyone: Sequence[Outcome], market: Market) -> str
         return f"waits: your account may hold {_devices(outcome.contender.quota_left)} more, you need {need}"
     if need > market.total_devices:
         return f"waits: you need {_devices(need)}, there are {market.total_devices}"
-    if not outcome.considered:
-        return f"waits: {_rho_words(outcome).removeprefix(', ')}; jobs with a worse one come first"
+    if not outcome.measured:
+        return "waits for its first visit: nobody has a device to spare that has repaid its last move"
+    if not outcome.considered and outcome.rho_before is not None:
+        return f"waits: your rho is {outcome.rho_before:.2f}; jobs with a worse one come first"
     if need > 1 and outcome.contender.passed_over >= 1:
         return f"waits: devices that become free are kept for you until there are {need}"
     rival = _rival(outcome, everyone)

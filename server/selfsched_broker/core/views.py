@@ -83,7 +83,7 @@ def leased_device(device: Device) -> LeasedDevice:
 def job_view(books: Books, ctx: Context, job_id: str) -> JobView:
     """A job for its owner or an administrator (who asks is the caller's to check)."""
     job = _job(books, job_id)
-    pulse = books.job_pulses.get(job_id)
+    pulse = books.job_pulses.get(job_id) if job.live else None
     terms = [lease.term_ends_at for lease in books.leases_of(job_id) if not lease.end_reason]
     return JobView(
         job=job.id,
@@ -100,7 +100,7 @@ def job_view(books: Books, ctx: Context, job_id: str) -> JobView:
         planned_steps=pulse.planned_steps if pulse else job.planned_steps,
         fraction_done=pulse.fraction_done if pulse else job.fraction_done,
         age_seconds=age_seconds(job, ctx.now),
-        idle_seconds=pulse.idle_seconds if pulse and job.live else 0.0,
+        idle_seconds=pulse.idle_seconds if pulse else 0.0,
         share=_share(books, ctx, job),
         rho=job.rho,
         forecast=pulse.forecast if pulse else None,

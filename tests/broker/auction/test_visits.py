@@ -150,6 +150,12 @@ def test_a_quota_counts_visits_too() -> None:
     assert "waits" in ruling.awards["v1"].reason
 
 
+def test_a_newcomer_that_must_wait_is_told_why() -> None:
+    settled = holder("a", 2, ("n/0", "n/1"), may_move=False)
+    ruling = rule(THEMIS, market([settled, visitor("v", 1)], 2))
+    assert ruling.awards["v"].reason.startswith("waits for its first visit: nobody has a device to spare")
+
+
 def test_a_visit_under_way_is_left_alone() -> None:
     running = job("v", bid({1: None}), 2, at_stake=("n/0",))
     ruling = rule(THEMIS, market([running, job("a", bid({1: 10}), 1)], 1))

@@ -28,7 +28,7 @@ from selfsched_broker.core.books import Token
 from selfsched_broker.core.draft import Draft
 from selfsched_broker.core.leases import LeaseOptions, Refusal
 from selfsched_broker.core.markets import Stakes, build_market
-from selfsched_broker.core.views import cluster_view, device_state
+from selfsched_broker.core.views import cluster_view, device_state, job_view
 from selfsched_broker.store.memory import MemoryDisk, MemoryStore
 
 
@@ -180,6 +180,14 @@ def test_d11_a_late_report_of_the_dead_does_not_speak_for_its_processes(driver: 
     driver.node()
     holding = driver.books.holding_of(held[0])
     assert holding is None or holding.state == "held", "its own word that it runs elsewhere is enough"
+
+
+def test_a_finished_job_is_shown_as_done(driver: Driver) -> None:
+    job = _settled(driver)
+    driver.report(job, step=95, planned_steps=100, fraction_done=0.95)
+    driver.end(job)
+    view = job_view(driver.books, driver.ctx, job)
+    assert (view.fraction_done, view.forecast, view.devices) == (1.0, None, ())
 
 
 def test_a_market_says_where_the_kept_devices_lie(driver: Driver) -> None:
