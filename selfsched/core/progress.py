@@ -2,7 +2,9 @@
 
 A fit ends at the first of `max_steps`, `max_epochs` and `max_time`. The first two are steps
 as soon as an epoch's length is known; where the loader has no length it is said as unknown
-until one epoch has been seen, and counted from then on. A limit of time caps what remains
+until one epoch has been seen, and counted from then on. A stated length is an upper bound: an
+iterable dataset may state that of all ranks together, and end after this rank's part; the first
+whole epoch tells. A limit of time caps what remains
 whatever the steps cost. What is not a step is work too: validations and checkpoints still
 to come, and the gap at each epoch's end, with the times they took so far.
 
@@ -76,6 +78,10 @@ class Ledger:
     watched_steps: int = 0
     """Steps during which validations and checkpoints were counted."""
     spans: dict[str, Spans] = field(default_factory=dict)
+    is_located: bool = False
+    """Whether this segment has told its epoch: only then is a change of epochs seen as it happens."""
+    epoch_from_is_exact: bool = False
+    """Whether the present epoch was seen to begin."""
     _epoch_from: tuple[int, int] | None = None
     """(epoch, step) at which the present epoch is known to have begun."""
 
@@ -89,16 +95,16 @@ class Ledger:
         self.step = max(event.step, 0)
         self.stated_steps = _positive(event.planned_steps)
         self.max_epochs = _positive(event.max_epochs)
-        if event.steps_per_epoch is not None and event.steps_per_epoch > 0:
-            self.steps_per_epoch, self.epoch_length_learned = float(event.steps_per_epoch), False
+        self._take_stated_length(_positive(event.steps_per_epoch))
         self.max_seconds = _usable(event.max_seconds)
         self.elapsed_seconds = max(event.elapsed_seconds, self.elapsed_seconds, 0.0)
         self.clock_from = event.at
         self.validations_stated = event.validations
         self.validations_seen = 0
         self.early_stopping = event.early_stopping
-        if event.step == 0:
-            self._epoch_from = (0, 0)
+        self.is_located = event.step == 0
+        if self.is_located:
+            self._epoch_from, self.epoch_from_is_exact = (0, 0), True
 
     def stepped(self, step: int) -> None:
         """A step was timed."""
@@ -113,6 +119,7 @@ class Ledger:
         if event.epoch > self.epoch or self._epoch_from is None:
             self._new_epoch(event)
         self.epoch = max(self.epoch, event.epoch)
+        self.is_located = True
 
     def stretch(self, event: StretchTimed) -> None:
         """A stretch that is no step took this long."""
@@ -211,16 +218,29 @@ class Ledger:
         self.fit, self.first_step, self.step, self.epoch, self.samples = fit, step, step, 0, 0
         self.steps_per_epoch, self.epoch_length_learned = None, False
         self.elapsed_seconds, self.clock_from, self._epoch_from = 0.0, None, None
+        self.epoch_from_is_exact = False
         self.checkpoints_seen = self.epoch_ends_seen = self.watched_steps = 0
 
+    def _take_stated_length(self, steps: int | None) -> None:
+        if steps is None:
+            return
+        if self.epoch_length_learned and self.steps_per_epoch is not None and self.steps_per_epoch < steps:
+            return  # what was seen is less than what is stated
+        self.steps_per_epoch, self.epoch_length_learned = float(steps), False
+
     def _new_epoch(self, event: Progressed) -> None:
-        stated = self.steps_per_epoch is not None and not self.epoch_length_learned
-        if self._epoch_from is not None and not stated:
+        if self._epoch_from is not None:
             epochs, steps = event.epoch - self._epoch_from[0], event.step - self._epoch_from[1]
-            if epochs > 0 and steps > 0:
+            if epochs > 0 and steps > 0 and self._teaches(steps / epochs):
                 self.steps_per_epoch, self.epoch_length_learned = steps / epochs, True
         if event.epoch > self.epoch:
-            self._epoch_from = (event.epoch, event.step)
+            self._epoch_from, self.epoch_from_is_exact = (event.epoch, event.step), self.is_located
+
+    def _teaches(self, length: float) -> bool:
+        """Whether an epoch of so many steps says more than what is known of epochs."""
+        if self.steps_per_epoch is None or self.epoch_length_learned:
+            return True
+        return self.epoch_from_is_exact and length < self.steps_per_epoch
 
     def _rate(self, seen: int) -> float:
         return seen / self.watched_steps if self.watched_steps else 0.0
