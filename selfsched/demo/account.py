@@ -49,9 +49,10 @@ class Evidence:
 def account_for(jobs: Sequence[Evidence]) -> DemoResult:
     """The account that `--json` prints."""
     records = [job.record for job in jobs]
+    found = (speedup(record, [other for other in records if other is not record]) for record in records)
     return DemoResult(
         jobs=tuple(_job(job) for job in jobs),
-        speedup_two_devices=next(filter(None, map(speedup, records)), None),
+        speedup_two_devices=next(filter(None, found), None),
     )
 
 
@@ -68,12 +69,20 @@ def story_of(job: Evidence, first_at: float) -> JobStory:
     )
 
 
-def speedup(record: Record) -> float | None:
-    """How many times faster a step is on two devices than on one; None: not both were seen."""
-    one, two = record.step_seconds(1), record.step_seconds(2)
+def speedup(record: Record, others: Sequence[Record] = ()) -> float | None:
+    """How many times faster a step is on two devices than on one; None: not both were seen.
+
+    Slots do not isolate: beside another job a step on one device is slowed by it. So the steps
+    with the machine to itself count, and those beside others only where there are too few.
+    """
+    one, two = record.steady_steps(1), record.steady_steps(2)
+    busy = [(o.batches[0].at - o.batches[0].seconds, o.batches[-1].at) for o in others if o.batches]
+    undisturbed = [step for step in one if not any(step.overlaps(start, end) for start, end in busy)]
+    if len(undisturbed) >= SHORTEST_SAMPLE:
+        one = undisturbed
     if min(len(one), len(two)) < SHORTEST_SAMPLE:
         return None
-    return round(median(one) / median(two), 3)
+    return round(median(step.seconds for step in one) / median(step.seconds for step in two), 3)
 
 
 def _job(job: Evidence) -> DemoJob:

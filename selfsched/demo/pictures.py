@@ -113,7 +113,7 @@ def step_breakdown(story: DemoStory) -> str:
         axes.invert_yaxis()
         axes.set_xlabel("milliseconds of a step")
         if bars:
-            axes.legend(frameon=False, ncols=6, loc="lower left", bbox_to_anchor=(0, 1))
+            axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
         return to_svg(figure)
 
 

@@ -30,6 +30,10 @@ class WitnessedBatch:
     samples: tuple[str, ...]
     """Digests, sorted: which samples, whatever rank had them."""
 
+    def overlaps(self, start: float, end: float) -> bool:
+        """Whether any of it lies between two instants."""
+        return self.at > start and self.at - self.seconds < end
+
 
 @dataclass(frozen=True)
 class Record:
@@ -58,8 +62,8 @@ class Record:
                 found.append(f"epoch {epoch}: {missing} samples never seen, {extra} seen too often")
         return found
 
-    def step_seconds(self, devices: int) -> list[float]:
-        """Times of the full-sized batches on so many devices, the first of each stretch left out."""
+    def steady_steps(self, devices: int) -> list[WitnessedBatch]:
+        """The full-sized batches on so many devices, the first of each stretch left out."""
         full = max((len(batch.samples) for batch in self.batches), default=0)
         chosen = []
         since_change = 0
@@ -68,7 +72,7 @@ class Record:
             since_change = since_change + 1 if batch.segment == segment else 0
             segment = batch.segment
             if batch.devices == devices and since_change >= 5 and len(batch.samples) == full:
-                chosen.append(batch.seconds)
+                chosen.append(batch)
         return chosen
 
 

@@ -59,6 +59,15 @@ def test_the_speed_up_is_that_of_a_step_and_needs_both_device_counts() -> None:
     assert speedup(evidence((2, 40, 0.1), (1, 12, 0.18)).record) is None
 
 
+def test_steps_beside_another_job_do_not_make_the_speed_up_look_larger() -> None:
+    # On one device for 40 steps beside another job, then for 40 more alone.
+    own = evidence((2, 40, 0.1), (1, 40, 0.3), (1, 40, 0.18)).record
+    beside = [step for step in own.batches if step.segment == 1]
+    other = Record(tuple(beside), ())
+    assert speedup(own, [other]) == pytest.approx(1.8)
+    assert speedup(evidence((2, 40, 0.1), (1, 40, 0.3)).record, [other]) == pytest.approx(3.0)
+
+
 def test_a_job_that_never_trained_is_told_as_such() -> None:
     job = evidence((1, 1, 0.1), record=Record((), ()), finished=False, rho=())
     (told,) = account_for([job]).jobs

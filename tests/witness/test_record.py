@@ -73,5 +73,5 @@ def test_nothing_seen_is_no_proof_of_anything(tmp_path: Path) -> None:
 def test_step_times_leave_out_the_first_of_each_stretch_and_ragged_batches(tmp_path: Path) -> None:
     lines = [line(n, "ab", seconds=9.0 if n < 5 else 0.1) for n in range(8)] + [line(8, "a", seconds=0.05)]
     write(tmp_path, 0, lines)
-    assert record.read(tmp_path).step_seconds(1) == [0.1, 0.1, 0.1]
-    assert record.read(tmp_path).step_seconds(2) == []
+    assert [step.seconds for step in record.read(tmp_path).steady_steps(1)] == [0.1, 0.1, 0.1]
+    assert record.read(tmp_path).steady_steps(2) == []
