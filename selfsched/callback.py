@@ -1,9 +1,10 @@
 """`SelfScheduler`, the one line a user adds to a Lightning Trainer: hooks in, flags out.
 
 Alone it measures its training, models it and says when it will be done: in the trainer's
-own loggers, in its progress bar, and in words at the end. Under a launcher (`selfsched run`,
-`selfsched.Trainer`) its constructor, which always runs before `Trainer(...)`, also makes
-Trainer elastic, and what it measures goes to the supervisor.
+own loggers, in its progress bar, and in words at the end. Where a broker is set it also
+holds leases for the devices that its Trainer sits on, while it fits (`held_fit`). Under a
+launcher (`selfsched run`, `selfsched.Trainer`) its constructor, which always runs before
+`Trainer(...)`, also makes Trainer elastic, and what it measures goes to the supervisor.
 
 Training never stops or slows for a fault in here: the first one is said once, and measuring
 is switched off.
@@ -15,20 +16,27 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from selfsched.core.durations import parse_duration
 from selfsched.core.events import Event, FitFinished, StepsTimed
+from selfsched.core.held_facts import facts_of
 from selfsched.core.job_model import JobModel
 from selfsched.elastic.segment import SegmentSpec, boottime
-from selfsched.errors import InvalidSettings
+from selfsched.errors import InvalidSettings, Refused
 from selfsched.measure.fit_facts import fit_started
 from selfsched.measure.fit_meter import FitMeter
 from selfsched.measure.hardware import hardware_name, visible_devices
 from selfsched.measure.progress_bar import finish_words, show_in, tell_position
 from selfsched.protocol import Forecast
-from selfsched.settings import load
+from selfsched.settings import Settings, load
+
+if TYPE_CHECKING:
+    from selfsched.held_fit import HeldFit
 
 LOG_PREFIX = "selfsched/"
+FACTS_EVERY_SECONDS = 2.0
+"""Between two words to the broker's reporter."""
 
 
 class MeasuringStopped(UserWarning):
@@ -45,26 +53,34 @@ def _callback_base() -> type[Any]:
 
 
 class NoLease(UserWarning):
-    """A broker is set, but this training did not ask it for the devices it uses."""
+    """A broker is set, but this training holds no lease (any more) for the devices it uses."""
 
 
-def _is_switched_off() -> bool:
-    """Whether `SELFSCHED_OFF` is set; says what else in the settings has no effect here."""
+def _settings(speaks: bool) -> Settings:
+    """What was set; a rank that speaks says what in it is wrong."""
     try:
-        settings = load(unknown="warn")
+        return load(unknown="warn" if speaks else "ignore")
     except InvalidSettings as error:
         # Measuring needs none of them: a wrong one is no reason not to train.
-        warnings.warn(f"selfsched: {error}", NoLease, stacklevel=3)
-        return False
-    if settings.broker is not None and not settings.off:
-        warnings.warn(
-            f"selfsched: a broker is set ({settings.broker}), but this training was not started through it:"
-            " it is measured and holds no lease. Start it with `selfsched run -- python ...`, or use"
-            " selfsched.Trainer.",
-            NoLease,
-            stacklevel=3,
-        )
-    return settings.off
+        if speaks:
+            warnings.warn(f"selfsched: {error}", NoLease, stacklevel=3)
+        return Settings()
+
+
+def _stated_seconds(stated: str | float | None) -> float | None:
+    """The argument `time`, in seconds.
+
+    Raises:
+        InvalidSettings: it is no duration.
+    """
+    if stated is None:
+        return None
+    if isinstance(stated, bool) or not isinstance(stated, str | int | float):
+        raise InvalidSettings(f'SelfScheduler(time={stated!r}): give a duration like "2h", or seconds.')
+    try:
+        return parse_duration(str(stated), "SelfScheduler(time)")
+    except Refused as error:
+        raise InvalidSettings(str(error)) from None
 
 
 class SelfScheduler(_callback_base()):  # type: ignore[misc]
@@ -80,25 +96,45 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         progress_bar: whether to show the predicted finish in the Trainer's bar.
         explain: whether to print at the end what a step cost and what other device counts
             would have brought.
+        time: with a broker and no launcher, how long the training needs its devices: "2h",
+            "1h30m" or seconds; None: as long as the broker's policy allows.
+        when_taken: with a broker and no launcher, what to do while others hold the devices of
+            the Trainer: "wait" for them before the first step, "warn" and train, or raise
+            an "error".
 
     Raises:
-        InvalidSettings: an argument that is no bool.
+        InvalidSettings: an argument that is none of these.
 
     Example:
         >>> trainer = Trainer(max_epochs=10, callbacks=[SelfScheduler()])  # doctest: +SKIP
     """
 
-    def __init__(self, *, log: bool = True, progress_bar: bool = True, explain: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        log: bool = True,
+        progress_bar: bool = True,
+        explain: bool = True,
+        time: str | float | None = None,
+        when_taken: Literal["wait", "warn", "error"] = "wait",
+    ) -> None:
         super().__init__()
         for name, value in (("log", log), ("progress_bar", progress_bar), ("explain", explain)):
             if not isinstance(value, bool):
                 raise InvalidSettings(f"SelfScheduler({name}={value!r}): give True or False.")
+        if when_taken not in ("wait", "warn", "error"):
+            raise InvalidSettings(
+                f'SelfScheduler(when_taken={when_taken!r}): give "wait", "warn" or "error".'
+            )
         self._log, self._progress_bar, self._explain = log, progress_bar, explain
+        self._stated_seconds, self._when_taken = _stated_seconds(time), when_taken
+        self._settings: Settings | None = None
+        self._held: HeldFit | None = None
+        self._told_facts_at = 0.0
         self.model: JobModel | None = None
         """The model of this run, on rank 0 from the first step on."""
         self._meter: FitMeter | None = None
         self._off = False
-        self._settings_read = False
         self._saved: dict[str, Any] = {}
         self._resumed = False
         self._setup_at = 0.0
@@ -117,11 +153,17 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         self._setup_at = boottime()
-        if trainer.is_global_zero and self._launched() is None and not self._settings_read:
-            self._settings_read = True
-            self._off = _is_switched_off()
+        if self._launched() is not None:
+            return
+        if self._settings is None:
+            self._settings = _settings(bool(trainer.is_global_zero))
+            self._off = self._settings.off
+        if stage == "fit" and self._settings.broker is not None and not self._settings.off:
+            self._hold(trainer, self._settings)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if self._held is not None:
+            self._held.watch(trainer)
         if trainer.is_global_zero and not self._off:
             self._guarded(self._start, trainer, pl_module)
 
@@ -132,10 +174,16 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         if self._meter is not None:
             self._guarded(self._leave)
+        self._let_go(lambda held: held.fail(exception))
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if self._meter is not None:
             self._guarded(self._leave)
+        self._let_go(lambda held: held.finish())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For ranks that are spawned: they ask anew."""
+        return {**self.__dict__, "_held": None, "_settings": None}
 
     def state_dict(self) -> dict[str, Any]:
         """What was learned, in plain values: it goes on after a resume."""
@@ -194,6 +242,50 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         if self._meter is not None and not trainer.sanity_checking:
             self._guarded(self._meter.validation_ended)
+
+    # --- leases ------------------------------------------------------------------------
+
+    def _hold(self, trainer: Any, settings: Settings) -> None:
+        """Ask the broker for the devices of this Trainer; a fault in it does not stop the training.
+
+        Raises:
+            Refused: the devices are taken and that is to be an error, or they can never be given.
+        """
+        from selfsched.held_fit import HeldFit
+
+        self._let_go(lambda held: held.finish())
+        self._held = HeldFit(settings, stated_seconds=self._stated_seconds, when_taken=self._when_taken)
+        try:
+            self._held.begin(trainer)
+        except Refused:
+            self._held = None
+            raise
+        except Exception as error:  # noqa: BLE001  the outermost boundary: training must go on
+            cause = error
+            words = f"selfsched could not ask for a lease: {type(error).__name__}: {error}. Training goes on."
+            self._let_go(lambda held: held.fail(cause))
+            warnings.warn(words, NoLease, stacklevel=2)
+
+    def _let_go(self, how: Callable[[HeldFit], None]) -> None:
+        held, self._held = self._held, None
+        if held is None:
+            return
+        try:
+            how(held)
+        except Exception as error:  # noqa: BLE001  the outermost boundary: the fit is over
+            warnings.warn(
+                f"selfsched: giving a lease back failed: {type(error).__name__}: {error}; it ends by itself.",
+                NoLease,
+                stacklevel=2,
+            )
+
+    def _tell_broker(self, model: JobModel, forecast: Forecast | None) -> None:
+        """What a report may say of the training, at most once in a while."""
+        now = boottime()
+        if self._held is None or now < self._told_facts_at + FACTS_EVERY_SECONDS:
+            return
+        self._told_facts_at = now
+        self._held.learn(facts_of(model, forecast, now))
 
     # --- inside ------------------------------------------------------------------------
 
@@ -307,6 +399,8 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         model = self.model
         forecast = model.forecast(model.devices, boottime()) if model is not None and model.devices else None
         self._forecast = (time.monotonic(), forecast)
+        if model is not None and self._held is not None:
+            self._tell_broker(model, forecast)
         self._words = finish_words(forecast, time.time()) if forecast is not None else None
 
     def _finish(self, trainer: Any) -> None:
