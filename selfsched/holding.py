@@ -231,6 +231,8 @@ class Holder:
             try:
                 for lease in state.leases:
                     ids = tuple(device.id for device in lease.devices)
+                    if not ids:
+                        continue
                     release = ReleaseDevices(
                         fence=lease.fence, devices=ids, reason=message.reason, checkpoint_step=checkpoint_step
                     )
