@@ -16,7 +16,7 @@ from selfsched.protocol import DeviceState, JobState
 
 pytestmark = pytest.mark.slow
 BURNING_RANK = Path(__file__).with_name("burning_rank.py")
-WARNED_SECONDS, LOST_SECONDS = 1.0, 3.0
+WARNED_SECONDS, LOST_SECONDS = 0.8, 2.4
 
 
 @pytest.fixture
