@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import os
 import threading
 import time
@@ -28,8 +27,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from selfsched.core import negotiation
-from selfsched.core.bidding import duration_words
 from selfsched.core.held_leases import Safety
+from selfsched.core.lease_news import LeaseNews, News, held_devices, waiting_words
 from selfsched.core.negotiation_state import (
     CallFailed,
     DevicesProbed,
@@ -50,7 +49,7 @@ from selfsched.core.negotiation_state import (
 )
 from selfsched.core.reporting import JobFacts, retry_seconds
 from selfsched.core.visible_devices import Seats, taken, who_holds, why_not_free
-from selfsched.core.wanted import order_of, wanted
+from selfsched.core.wanted import wanted
 from selfsched.elastic.segment import boottime
 from selfsched.errors import BrokerError, BrokerUnreachable, Refused
 from selfsched.launch.locks import DeviceLocks
@@ -65,8 +64,6 @@ from selfsched.protocol import (
     ReleaseDevices,
 )
 
-WARNED_SECONDS = (600.0, 60.0)
-"""Before the end of the lease's term."""
 _TICK_SECONDS = 0.1
 _FACTS_EVERY_SECONDS = 1.0
 _LOOK_EVERY_SECONDS = 5.0
@@ -93,14 +90,6 @@ class Standing:
     detail: str = ""
     """What the broker says of devices that no job holds and that it does not give."""
     confine: bool = False
-
-
-@dataclass(frozen=True)
-class News:
-    """Something to tell the user once."""
-
-    words: str
-    is_warning: bool = False
 
 
 class Holder:
@@ -138,18 +127,9 @@ class Holder:
         self._descriptors: dict[str, int] = {}
         self._facts = JobFacts()
         self._facts_at = 0.0
-        self._away_since: float | None = None
-        self._said_away = False
-        self._said_lost = False
-        self._said_held = False
-        self._ends_at = math.inf
-        self._warned: set[float] = set()
+        self._news = LeaseNews()
         self._over = threading.Event()
         self._closed = False
-        self.news: deque[News] = deque(maxlen=100)
-        """What is to be told; emptied by the training's thread."""
-        self.leave: str | None = None
-        """Why the training must leave its devices; None: it need not."""
         self._thread = threading.Thread(target=self._work, name="selfsched-holder", daemon=True)
 
     def start(self) -> None:
@@ -162,7 +142,7 @@ class Holder:
             state = self._state
             if state is None or self._seats is None:
                 return self._before
-            held = self._held_devices(state)
+            held = held_devices(state)
             if held:
                 return Standing(phase="held", devices=held, confine=self._seats.confine)
             if state.ending is not None:
@@ -173,15 +153,25 @@ class Holder:
             view = self._cluster
             return Standing(
                 phase="waiting",
-                words=self._waiting_words(state),
+                words=waiting_words(state, boottime()),
                 held_by=who_holds(taken(self._seats, view)) if view else "",
                 detail=why_not_free(self._seats, view) if view else "",
             )
 
+    @property
+    def news(self) -> deque[News]:
+        """What is to be told; emptied by the training's thread."""
+        return self._news.items
+
+    @property
+    def leave(self) -> str | None:
+        """Why the training must leave its devices; None: it need not."""
+        return self._news.leave
+
     def away_seconds(self) -> float:
         """How long the broker has been away; 0 when it answers."""
         with self._changed:
-            return boottime() - self._away_since if self._away_since is not None else 0.0
+            return self._news.away_seconds(boottime())
 
     def wait(self, until: Callable[[Standing], bool], seconds: float) -> Standing:
         """Where it stands as soon as that satisfies `until`, at the latest after `seconds`."""
@@ -256,7 +246,7 @@ class Holder:
         except Exception as error:
             # The outermost loop of a thread: a mistake of ours must not end the training.
             log.exception("holding the lease went wrong")
-            self._say(f"a mistake of selfsched ended the holding of its lease: {error!r}", warning=True)
+            self._news.say(f"a mistake of selfsched ended the holding of its lease: {error!r}", warning=True)
 
     def _begin(self) -> bool:
         """Look at the broker's devices and begin to negotiate; False: there is nothing to ask for."""
@@ -291,7 +281,7 @@ class Holder:
             except (BrokerError, Refused) as error:
                 failures += 1
                 self._stands(Standing(phase="away", words=str(error)))
-                self._say_away(str(error))
+                self._news.away(str(error), holds=False)
             else:
                 if cluster.devices:
                     return cluster
@@ -320,7 +310,7 @@ class Holder:
             self._take_what_is_granted()
             with self._changed:
                 assert self._state is not None
-                self._tell_changes(self._state, boottime())
+                self._news.look(self._state, boottime())
                 if self._state.ending is not None:
                     return
             self._over.wait(_TICK_SECONDS)
@@ -369,82 +359,6 @@ class Holder:
                 return
             self._descriptors |= taken_now
         self._feed(SegmentStarted(tuple(device.id for device in chosen)))
-
-    # --- what is to be told --------------------------------------------------------------
-
-    def _tell_changes(self, state: Negotiation, now: float) -> None:
-        if not state.contact.is_away:
-            self._away_since = None
-        elif self._away_since is None:
-            self._away_since = now
-        if state.contact.failures >= 2 or (state.contact.is_away and state.job is None):
-            self._say_away(state.contact.words)
-        elif self._said_away and not state.contact.is_away and state.job is not None:
-            self._said_away = False
-            self._say("the broker answers again")
-        self._tell_of_the_lease(state)
-        self._tell_of_the_end(state, now)
-        self.leave = self.leave or _why_leave(state)
-
-    def _say_away(self, words: str) -> None:
-        if not self._said_away:
-            self._said_away = True
-            has = "keeps its devices' locks" if self._descriptors else "holds no lease yet"
-            self._say(f"{words}. Training goes on and {has}; the broker is asked again.", warning=True)
-
-    def _tell_of_the_lease(self, state: Negotiation) -> None:
-        if not state.running:
-            return
-        held = bool(self._held_devices(state))
-        if held and not self._said_held:
-            self._said_held = True
-            self._ends_at = min(lease.term_ends_at for lease in state.leases)
-            rest = self._ends_at - boottime()
-            self._warned |= {left for left in WARNED_SECONDS if rest <= left}
-            names = ", ".join(state.running)
-            self._say(f"holds {names} for {duration_words(rest)}, longer if nobody waits for it by then.")
-        lost = not held and not state.contact.is_away and state.instructions is not None
-        if lost and not self._said_lost and _why_leave(state) is None:
-            why = state.instructions.reasons[-1] if state.instructions and state.instructions.reasons else ""
-            self._say(
-                f"its lease is over ({why or 'the broker says so'}). Training goes on without one; it keeps "
-                "its devices' locks.",
-                warning=True,
-            )
-        self._said_lost = lost or (self._said_lost and not held)
-
-    def _tell_of_the_end(self, state: Negotiation, now: float) -> None:
-        rest = self._ends_at - now
-        for left in WARNED_SECONDS:
-            if rest <= left and left not in self._warned:
-                self._warned.add(left)
-                self._say(
-                    f"its lease ends in {duration_words(rest)}. If others wait then, this training writes a "
-                    "checkpoint and stops.",
-                    warning=True,
-                )
-        term_ends_at = min((lease.term_ends_at for lease in state.leases), default=0.0)
-        if rest <= 0 and term_ends_at > now and self.leave is None:
-            self._ends_at = math.inf
-            self._say("its stated time is over; it goes on while nobody waits for its devices.")
-
-    def _say(self, words: str, *, warning: bool = False) -> None:
-        self.news.append(News(words, warning))
-
-    def _held_devices(self, state: Negotiation) -> tuple[LeasedDevice, ...]:
-        leased = {device.id: device for lease in state.leases for device in lease.devices}
-        if not state.running or not leased.keys() >= set(state.running):
-            return ()
-        return tuple(leased[name] for name in state.running)
-
-    @staticmethod
-    def _waiting_words(state: Negotiation) -> str:
-        told = state.instructions.forecast if state.instructions is not None else None
-        words = wanted(state, boottime()).reason
-        if told is None:
-            return words
-        likely, late = duration_words(told.p50_seconds), duration_words(told.p90_seconds)
-        return f"{words}; the broker expects its end in {likely} (90 %: within {late})"
 
     # --- events and effects --------------------------------------------------------------
 
@@ -508,16 +422,3 @@ def _failure(effect: Effect, error: BrokerError | Refused) -> CallFailed:
     if isinstance(effect, Release):
         return CallFailed("release", trouble, str(error), key=effect.key)
     return CallFailed("register", trouble, str(error))
-
-
-def _why_leave(state: Negotiation) -> str | None:
-    """Why the broker wants the training to leave, in its words; None: it does not."""
-    reasons = state.instructions.reasons if state.instructions is not None else ()
-    last = reasons[-1] if reasons else "the broker wants its devices back"
-    if any(lease.leave.intersection(state.running) for lease in state.leases):
-        return last
-    if order_of(state) != "go_on":
-        return last if reasons else f"told to {order_of(state)}"
-    if state.ending is not None and state.job is not None and state.ending.outcome is Outcome.CANCELLED:
-        return state.ending.reason
-    return None
