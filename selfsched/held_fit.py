@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from selfsched.callback import NoLease
 from selfsched.core.reporting import JobFacts
-from selfsched.core.visible_devices import Seats, gpu_id, gpus_of, slots_of
+from selfsched.core.visible_devices import Seats, gpu_id, gpus_of, processes_named, slots_of
 from selfsched.elastic import lightning_internals as internals
 from selfsched.elastic.agreement import Agreement, Ranks, Reason, Wish
 from selfsched.elastic.job import JobDescription
@@ -183,6 +183,10 @@ class HeldFit:
             return _Verdict(
                 "go", "the broker is away. Training begins and holds no lease; it is asked again."
             )
+        if not standing.held_by and _is_all_ours(processes_named(standing.detail)):
+            # Lightning makes a CUDA context before any callback is called.
+            words = "the broker takes this training's own process on its GPU for a stranger"
+            return _Verdict("go", f"{words}. Training begins and holds no lease; it is asked again.")
         if not standing.held_by and standing.detail and waited > GIVE_UP_SECONDS:
             return _Verdict(
                 "go", f"{standing.detail}. Training begins and holds no lease; it is asked again."
@@ -390,6 +394,20 @@ def _set_affinity(thread: int, cores: set[int]) -> None:
         os.sched_setaffinity(thread, cores)
     except OSError:
         return  # it has ended, or the cores are not this process's: it stays where it is
+
+
+def _is_all_ours(processes: frozenset[int]) -> bool:
+    """Whether there are any, and all are of this training: this one, or started by it."""
+    return bool(processes) and all(process == os.getpid() or _is_child(process) for process in processes)
+
+
+def _is_child(process: int) -> bool:
+    try:
+        stat = Path(f"/proc/{process}/stat").read_bytes()
+    except OSError:
+        return False  # it has ended meanwhile
+    # After the name in brackets, which may hold anything: state, then the parent.
+    return int(stat.rpartition(b")")[2].split()[1]) == os.getpid()
 
 
 def _reason(standing: Standing) -> str:

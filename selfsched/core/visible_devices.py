@@ -11,6 +11,7 @@ sits on none in particular, and can be confined: it asks for as many as it has r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -111,3 +112,9 @@ def why_not_free(seats: Seats, cluster: ClusterView) -> str:
     """For devices that no job holds and that are still not given: what the broker says of them."""
     asked = (d for d in cluster.devices if not seats.exactly or d.id in seats.exactly)
     return "; ".join(f"{d.id}: {d.detail}" for d in asked if d.detail and d.state is not DeviceState.FREE)
+
+
+def processes_named(detail: str) -> frozenset[int]:
+    """The processes that the broker's words on a device name, as in `in use ... (process 12, 34)`."""
+    lists = re.findall(r"\(process ([\d, ]+)\)", detail)
+    return frozenset(int(number) for words in lists for number in re.findall(r"\d+", words))

@@ -33,6 +33,9 @@ class TwoSlots(ScriptedBroker):
         self.grants = True
         self.term_seconds = 300.0
         self.held_by: dict[str, str] = {}
+        self.detail = ""
+        self.state = DeviceState.FREE
+        """Of the slots that nobody holds."""
 
     def _answer(self, last: str, request: httpx.Request) -> Message:
         if last == "cluster":
@@ -51,8 +54,9 @@ class TwoSlots(ScriptedBroker):
         devices = tuple(
             DeviceView(
                 id=slot(n), node=NODE, index=n, model="cpu", kind="cpu", cores=(n,), since_seconds=1.0,
-                state=DeviceState.HELD if slot(n) in self.held_by else DeviceState.FREE,
+                state=DeviceState.HELD if slot(n) in self.held_by else self.state,
                 account=self.held_by.get(slot(n)),
+                detail=self.detail,
             )
             for n in range(2)
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from negotiator.scripted_broker import until
 from selfsched import SelfScheduler
 from selfsched.errors import InvalidSettings, Refused
 from selfsched.launch.locks import MachineLocks
-from selfsched.protocol import JobState, Outcome, Resume
+from selfsched.protocol import DeviceState, JobState, Outcome, Resume
 
 LIGHTNING = PACKAGES[0]
 
@@ -353,6 +354,27 @@ def test_error_refuses_and_says_what_to_do(full: Lab) -> None:
     with pytest.raises(Refused, match=r'by anna.*when_taken="wait"'):
         run(full, callback(when_taken="error"), steps=2)
     assert [end.outcome for end in full.broker.ends] == [Outcome.CANCELLED]
+
+
+def test_its_own_process_on_the_device_is_not_waited_for(full: Lab) -> None:
+    full.broker.held_by = {}
+    full.broker.state = DeviceState.QUARANTINED
+    full.broker.detail = f"in use without a lease by anna (process {os.getpid()})"
+    fit = run(full, callback(), steps=2)
+    assert fit.global_step == 2
+    (warned,) = full.warned
+    assert "own process" in warned
+
+
+def test_processes_of_strangers_are_waited_for_a_while(full: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("selfsched.held_fit.GIVE_UP_SECONDS", 1.5)
+    full.broker.held_by = {}
+    full.broker.state = DeviceState.QUARANTINED
+    full.broker.detail = "in use without a lease by anna (process 1)"
+    fit = run(full, callback(), steps=2)
+    assert fit.global_step == 2
+    (warned,) = full.warned
+    assert "by anna" in warned
 
 
 def test_what_can_never_be_given_is_refused(held: Lab) -> None:

@@ -7,7 +7,16 @@ import sys
 
 import pytest
 
-from selfsched.core.visible_devices import Seats, gpu_id, gpus_of, slots_of, taken, who_holds, why_not_free
+from selfsched.core.visible_devices import (
+    Seats,
+    gpu_id,
+    gpus_of,
+    processes_named,
+    slots_of,
+    taken,
+    who_holds,
+    why_not_free,
+)
 from selfsched.errors import Refused
 from selfsched.protocol import ClusterView, DeviceState, DeviceView
 
@@ -108,6 +117,17 @@ def test_who_holds_what_is_asked_for() -> None:
     assert who_holds(taken(Seats(count=2), view)) == "c0 by anna, c1 by somebody"
     assert why_not_free(Seats(count=1, exactly=("c2",)), view) == "c2: in use by ben"
     assert why_not_free(Seats(count=1, exactly=("c0",)), view) == ""
+
+
+@pytest.mark.parametrize(
+    ("detail", "processes"),
+    [
+        ("c0: in use without a lease by anna (process 12, 34); c1: in use by ben (process 5)", {5, 12, 34}),
+        ("900 MiB are in use by no process that can be seen", set()),
+    ],
+)
+def test_processes_in_the_brokers_words(detail: str, processes: set[int]) -> None:
+    assert processes_named(detail) == processes
 
 
 @pytest.mark.slow
