@@ -166,6 +166,8 @@ class Supervisor:
         elif wanted.devices and self._held.take(wanted.devices):
             self._start_segment(wanted)
         else:
+            if not wanted.devices:
+                self._held.keep_only(())  # a device that is not wanted any more is somebody else's
             self._show_waiting(wanted, now)
 
     def _running_step(self, segment: RunningSegment, wanted: Allocation, now: float) -> None:
