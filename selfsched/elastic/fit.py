@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import os
 import time
-import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from selfsched.core.events import FitFinished, Left, RankRaised
+from selfsched.core.events import FitFinished, Left
 from selfsched.elastic import attributes, carried, loggers
 from selfsched.elastic import lightning_internals as internals
 from selfsched.elastic.agreement import Agreement, Ranks, Reason, Wish
@@ -25,6 +24,7 @@ from selfsched.elastic.data import FitData
 from selfsched.elastic.fit_record import FitRecord, fit_started
 from selfsched.elastic.noise import restore_random_states, seed_all
 from selfsched.elastic.process import RankProcess, Termination
+from selfsched.elastic.raised import to_tell
 from selfsched.elastic.saver import Saver
 from selfsched.elastic.segment import Order, boottime
 from selfsched.elastic.survey import Asked, survey, without_finders
@@ -352,13 +352,10 @@ class FitRun:
 
     def raised(self, error: Exception) -> None:
         """The user's code raised: tell the supervisor, with the traceback."""
-        self._process.send(
-            RankRaised(
-                rank=self._process.rank, type=type(error).__name__, message=str(error),
-                traceback=traceback.format_exc(), out_of_memory=_is_out_of_memory(error),
-            )
-        )  # fmt: skip
-        self._process.writer.flush()
+        told = to_tell(error, self._process.rank)
+        if told is not None:
+            self._process.send(told)
+            self._process.writer.flush()
 
     def cleanup(self) -> None:
         """Take every hook out again."""
@@ -372,10 +369,6 @@ class FitRun:
     def deferred(self) -> BaseException | None:
         """What an earlier SIGTERM handler raised."""
         return self._termination.deferred
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError) or "out of memory" in str(error).lower()
 
 
 def _seconds_since_process_start() -> float:

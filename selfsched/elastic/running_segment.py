@@ -82,6 +82,7 @@ class RunningSegment:
         self._left: dict[int, Left] = {}
         self._raised: dict[int, RankRaised] = {}
         self._refused: dict[int, RankRefused] = {}
+        self._prints_errors = False
         self._kill_at = float("inf")
         self._memory_kills = memory_kills()
         self._control = ControlBlock(spec.control_block, create=True)
@@ -94,6 +95,7 @@ class RunningSegment:
         Raises:
             OSError: a process could not be started; those that were are to be killed.
         """
+        self._prints_errors = requests[0].program != "payload"
         for request in requests:
             self._start(request, launcher, locks)
 
@@ -295,4 +297,6 @@ class RunningSegment:
         return RankEnd(
             number, rank.status or 0, rank.was_ended_by_us, self._left.get(number),
             self._raised.get(number), self._refused.get(number), log.tail() if log else "",
+            # An interpreter of the program's own has printed it; what rank 0 prints is shown.
+            is_shown=rank.is_cold and number == 0 and self._prints_errors,
         )

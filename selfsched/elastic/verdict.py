@@ -45,6 +45,8 @@ class RankEnd:
     refused: RankRefused | None = None
     last_words: str = ""
     """The end of what it printed, where that was not shown already."""
+    is_shown: bool = False
+    """The user has seen on its standard error what it raised."""
 
 
 @dataclass(frozen=True)
@@ -96,14 +98,20 @@ def _raised(end: RankEnd, world: int) -> Verdict:
     what = f"{raised.type}: {raised.message}".rstrip(": ")
     if raised.out_of_memory:
         what = f"out of memory: {what}"
-    return Verdict("failed", f"rank {end.rank} of {world} raised {what}", raised.traceback, EXIT_FAILED)
+    shown = "" if end.is_shown else raised.traceback
+    return Verdict("failed", f"rank {end.rank} of {world} raised {what}", shown, EXIT_FAILED)
 
 
 def _death(end: RankEnd, world: int, memory_ran_out: bool) -> str:
     who = f"rank {end.rank} of {world}"
     if memory_ran_out and end.status == -signal.SIGKILL:
         return f"{who} was killed by the system: out of memory"
-    return f"{who} died without a word (signal {-end.status})"
+    return f"{who} {_without_a_word(-end.status)}"
+
+
+def _without_a_word(number: int) -> str:
+    words = f"died without a word (signal {number})"
+    return f"{words}, often the kernel's out-of-memory killer" if number == signal.SIGKILL else words
 
 
 def _unreported_exit(ends: Sequence[RankEnd]) -> RankEnd | None:
@@ -117,7 +125,7 @@ def _unreported_exit(ends: Sequence[RankEnd]) -> RankEnd | None:
 def _exited(end: RankEnd, world: int) -> Verdict:
     # A shell reports its child's death by a signal as a code above 128.
     if end.status - 128 in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT):
-        words = f"rank {end.rank} of {world} died without a word (signal {end.status - 128})"
+        words = f"rank {end.rank} of {world} {_without_a_word(end.status - 128)}"
         return Verdict("fault", words, exit_code=EXIT_FAILED)
     words = f"rank {end.rank} of {world} ended with exit code {end.status}"
     return Verdict("failed", words, end.last_words, end.status)

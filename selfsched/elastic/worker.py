@@ -13,7 +13,6 @@ import os
 import runpy
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, NoReturn
 
 from selfsched.core.events import RankRaised, RankRefused
 from selfsched.elastic.events import EventWriter
+from selfsched.elastic.raised import to_tell
 from selfsched.elastic.segment import SegmentSpec
 from selfsched.errors import EXIT_FAILED, EXIT_WRONG_USE, Refused
 
@@ -123,8 +123,8 @@ def _guarded(program: Callable[[], None]) -> int:
         message = str(refused)
         _report(lambda rank: RankRefused(rank=rank, message=message))
         return EXIT_WRONG_USE
-    except BaseException as error:  # noqa: BLE001 - the outermost frame of a process
-        _report_raised(error)
+    except BaseException:  # noqa: BLE001 - the outermost frame of a process
+        _report(lambda rank: to_tell(error, rank))
         return EXIT_FAILED
     return 0
 
@@ -138,36 +138,13 @@ def _exit_code(leaving: SystemExit) -> int:
     return EXIT_FAILED
 
 
-def _report_raised(error: BaseException) -> None:
-    text = "".join(traceback.format_exception(_without_our_frames(error)))
-    _report(
-        lambda rank: RankRaised(
-            rank=rank, type=type(error).__name__, message=str(error), traceback=text,
-            out_of_memory=is_out_of_memory(error),
-        )
-    )
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory of the host or of a device ran out, by whatever name."""
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-
-
-def _without_our_frames(error: BaseException) -> BaseException:
-    """The error as its own program would show it: from the script's first line on."""
-    ours = (__file__, runpy.__file__, "<frozen runpy>")
-    frame = error.__traceback__
-    while frame is not None and frame.tb_frame.f_code.co_filename in ours:
-        frame = frame.tb_next
-    return error.with_traceback(frame) if frame is not None else error
-
-
-def _report(event: Callable[[int], RankRaised | RankRefused]) -> None:
+def _report(event: Callable[[int], RankRaised | RankRefused | None]) -> None:
     spec = SegmentSpec.from_environment()
-    if spec is None:
+    told = event(int(os.environ.get("RANK", "0")))
+    if spec is None or told is None:
         return
     writer = EventWriter(spec.events_socket)
-    writer.send(event(int(os.environ.get("RANK", "0"))))
+    writer.send(told)
     writer.close()
 
 

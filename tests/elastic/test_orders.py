@@ -190,6 +190,7 @@ def test_a_forked_worker_of_the_loader_has_nothing_to_save(monkeypatch: pytest.M
         (ValueError("boom"), False),
         (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), True),
         (MemoryError(), True),
+        (torch.OutOfMemoryError("no more of it"), True),
     ],
 )
 def test_what_the_users_code_raises_is_told_with_its_traceback(

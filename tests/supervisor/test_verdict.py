@@ -40,11 +40,11 @@ CASES = {
     ),
     "a rank dies and the other loses it": (
         [RankEnd(0, 1, raised=raised(0, LOST, "RuntimeError")), RankEnd(1, -9)],
-        "fault", "rank 1 of 2 died without a word (signal 9)", 1,
+        "fault", "rank 1 of 2 died without a word (signal 9), often the kernel's out-of-memory killer", 1,
     ),
     "a rank below a shell dies": (
         [RankEnd(0, 137), RankEnd(1, -9, was_ended_by_us=True)],
-        "fault", "rank 0 of 2 died without a word (signal 9)", 1,
+        "fault", "rank 0 of 2 died without a word (signal 9), often the kernel's out-of-memory killer", 1,
     ),
     "the program exits with a code": ([RankEnd(0, 3)], "failed", "rank 0 of 1 ended with exit code 3", 3),
     "the ranks lose each other": (

@@ -1,0 +1,52 @@
+"""Telling the supervisor what a rank's program raised: once, from the first who sees it.
+
+An error out of `fit` passes the wrapped Trainer, and after that the outermost frame of a
+rank that the zygote or the worker started. Whoever comes first tells it (the program may
+catch it, or take long to end) and marks it, so that it is not told again.
+"""
+
+from __future__ import annotations
+
+import runpy
+import traceback
+from pathlib import Path
+
+from selfsched.core.events import RankRaised
+
+_MARK = "_selfsched_told"
+_OURS = Path(__file__).parent.parent
+_RUNPY = {runpy.__file__, "<frozen runpy>"}
+
+
+def to_tell(error: BaseException, rank: int) -> RankRaised | None:
+    """The event for an error that is being handled here; None where it was told already.
+
+    Its traceback begins at the first line of the user's own program.
+    """
+    if getattr(error, _MARK, False):
+        return None
+    setattr(error, _MARK, True)
+    return RankRaised(
+        rank=rank, type=type(error).__name__, message=str(error), traceback=_as_its_program_shows_it(error),
+        out_of_memory=is_out_of_memory(error),
+    )  # fmt: skip
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory of the host or of a device ran out, by whatever name."""
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or "out of memory" in str(error).lower()
+
+
+def _as_its_program_shows_it(error: BaseException) -> str:
+    shown = traceback.TracebackException.from_exception(error)
+    above = error.__traceback__.tb_frame.f_back if error.__traceback__ else None
+    outer = [] if above is None else list(traceback.StackSummary.extract(traceback.walk_stack(above)))[::-1]
+    whole = [*outer, *shown.stack]
+    first = next((index for index, frame in enumerate(whole) if not _is_ours(frame.filename)), 0)
+    shown.stack = traceback.StackSummary.from_list(whole[first:])
+    return "".join(shown.format())
+
+
+def _is_ours(file_name: str) -> bool:
+    return file_name in _RUNPY or Path(file_name).is_relative_to(_OURS)
