@@ -42,7 +42,7 @@ GRANT_SECONDS = 15.0
 GIVE_UP_SECONDS = 60.0
 """A wait ends, without a lease, when the broker has been away for so long, or when nothing but
 processes that hold no lease has stood on the GPUs for so long."""
-_ROUND_SECONDS = 10.0
+_ROUND_SECONDS = 2.0
 """Between two words to the ranks that wait: far below any time-out of a process group."""
 
 
@@ -134,7 +134,7 @@ class HeldFit:
         """Rank 0: what is known after a round; prints why it waits, once for each change."""
         assert self._holder is not None
         waited = time.monotonic() - began_at
-        in_time = ANSWER_SECONDS - waited if waited < ANSWER_SECONDS else _ROUND_SECONDS
+        in_time = min(max(ANSWER_SECONDS - waited, 0.0) or _ROUND_SECONDS, _ROUND_SECONDS)
         standing = self._holder.wait(
             lambda at: at.phase not in ("asking", "waiting") or self._stands_different(at, said), in_time
         )
