@@ -20,7 +20,7 @@ from selfsched.elastic import support
 from selfsched.elastic.fit import FitRun
 from selfsched.elastic.process import OnLeave, RankProcess
 from selfsched.elastic.segment import SegmentSpec
-from selfsched.elastic.survey import Asked
+from selfsched.elastic.survey import Asked, has_own_bar
 from selfsched.errors import Refused
 
 _ASKED = "_selfsched_asked"
@@ -102,6 +102,8 @@ def _for_this_segment(named: dict[str, Any], package: str, process: RankProcess)
     named["devices"], named["num_nodes"] = spec.world_size, 1
     named["accelerator"] = spec.accelerator
     named["use_distributed_sampler"] = False
+    if not has_own_bar(named.get("callbacks")):
+        named["enable_progress_bar"] = False  # the launcher draws one over all segments
     plugins = named.get("plugins") or []
     plugins = list(plugins) if isinstance(plugins, list | tuple) else [plugins]
     if not any(internals.is_cluster_environment(plugin) for plugin in plugins):

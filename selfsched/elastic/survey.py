@@ -39,6 +39,12 @@ class Asked:
         )
 
 
+def has_own_bar(callbacks: Any) -> bool:
+    """Whether a progress bar of the script's own is among what it gave as `callbacks`."""
+    given = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+    return any("ProgressBar" in base.__name__ for callback in given for base in type(callback).__mro__)
+
+
 def survey(trainer: Any, asked: Asked, ordinal: int, process: RankProcess) -> None:
     """Warn of everything in this fit that is degraded."""
     module = trainer.lightning_module

@@ -123,8 +123,6 @@ class Trainer:
             self._plain_trainer().fit(model, train_dataloaders, val_dataloaders, datamodule, ckpt_path)
             return
         arguments = {**self._arguments, "callbacks": _as_list(self._arguments.get("callbacks"))}
-        if not _has_own_bar(arguments):
-            arguments["enable_progress_bar"] = False  # one bar over all segments, drawn here
         path = None if ckpt_path is None else str(ckpt_path)
         payload = Payload(
             model, datamodule, train_dataloaders, val_dataloaders, path, arguments, cell_sources()
@@ -134,6 +132,7 @@ class Trainer:
         raise_as_ended(outcome, self._run_directory.path)
 
     def _run(self, payload: Payload) -> RunOutcome:
+        from selfsched.elastic.survey import has_own_bar
         from selfsched.elastic.views import view_for_here
 
         if self._unfinished is not None and self._unfinished.exists():
@@ -150,7 +149,8 @@ class Trainer:
             import_path=tuple(entry or str(Path.cwd()) for entry in sys.path),
             accelerator=_accelerator(self._arguments.get("accelerator")), **self._job,  # type: ignore[arg-type]
         )
-        shows_bar = self._arguments.get("enable_progress_bar", True)
+        own_bar = has_own_bar(self._arguments.get("callbacks"))
+        shows_bar = self._arguments.get("enable_progress_bar", True) and not own_bar
         try:
             return AttachedRun(job, lock).follow(view_for_here(bar=bool(shows_bar)))
         finally:
@@ -302,8 +302,3 @@ def _package_of(model: Any) -> Package:
     """Whose LightningModule it is: the ranks must train it with that package's Trainer."""
     homes = {base.__module__.partition(".")[0] for base in type(model).__mro__}
     return "pytorch_lightning" if "pytorch_lightning" in homes else "lightning.pytorch"
-
-
-def _has_own_bar(arguments: dict[str, Any]) -> bool:
-    callbacks = _as_list(arguments.get("callbacks"))
-    return any("ProgressBar" in base.__name__ for callback in callbacks for base in type(callback).__mro__)

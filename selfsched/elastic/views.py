@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any, TextIO
@@ -13,6 +14,8 @@ from selfsched.elastic.progress_text import ProgressText
 _CLEAR_LINE = "\r\x1b[K"
 _TERMINAL_SECONDS = 0.2
 _NOTEBOOK_SECONDS = 0.5
+_LINE_SECONDS = 60.0
+"""Between two lines where a line cannot be drawn again."""
 
 
 def view_for_here(*, bar: bool = True) -> View:
@@ -29,19 +32,28 @@ def _in_notebook() -> bool:
 class TerminalView:
     """Rank 0's output as it comes; below it one line that is drawn again and again.
 
-    Where standard error is no terminal (a log file) the line is left out; what changes the
-    run is still said, a line each.
+    Where standard error is no terminal that can do this (a log file, `TERM=dumb`) there is
+    a whole line every minute; what changes the run is said at once, a line each.
     """
 
     def __init__(
-        self, output: TextIO | None = None, error: TextIO | None = None, *, bar: bool = True
+        self,
+        output: TextIO | None = None,
+        error: TextIO | None = None,
+        *,
+        bar: bool = True,
+        line_seconds: float = _LINE_SECONDS,
     ) -> None:
         self._output = output or sys.stdout
         self._error = error or sys.stderr
         self._text = ProgressText()
-        self._has_bar = bar and self._error.isatty()
+        self._shows_progress = bar
+        self._can_redraw = self._error.isatty() and os.environ.get("TERM") != "dumb"
+        self._line_seconds = line_seconds
+        self._line_at = time.monotonic()
         self._drawn = ""
         self._drawn_at = 0.0
+        self._printed = ""
         self._at_line_start = True
 
     def show(self, message: Any) -> None:
@@ -73,12 +85,19 @@ class TerminalView:
     def refresh(self) -> None:
         now = time.monotonic()
         line = self._text.line()
-        if not self._has_bar or not self._at_line_start or line == self._drawn:
-            return
-        if now - self._drawn_at >= _TERMINAL_SECONDS:
+        if not self._shows_progress or not self._at_line_start:
+            return  # a bar of the script's own stands on an unfinished line
+        if not self._can_redraw:
+            self._print_line(line, now)
+        elif line != self._drawn and now - self._drawn_at >= _TERMINAL_SECONDS:
             self._error.write(_CLEAR_LINE + line)
             self._error.flush()
             self._drawn, self._drawn_at = line, now
+
+    def _print_line(self, line: str, now: float) -> None:
+        if self._text.is_known and line != self._printed and now - self._line_at >= self._line_seconds:
+            self._printed, self._line_at = line, now
+            self._say(line)
 
     def _erase(self) -> None:
         if self._drawn:

@@ -120,11 +120,10 @@ def _guarded(program: Callable[[], None]) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Refused as refused:
-        message = str(refused)
-        _report(lambda rank: RankRefused(rank=rank, message=message))
+        _report(RankRefused(rank=_rank(), message=str(refused)))
         return EXIT_WRONG_USE
-    except BaseException:  # noqa: BLE001 - the outermost frame of a process
-        _report(lambda rank: to_tell(error, rank))
+    except BaseException as error:  # noqa: BLE001 - the outermost frame of a process
+        _report(to_tell(error, _rank()))
         return EXIT_FAILED
     return 0
 
@@ -138,13 +137,16 @@ def _exit_code(leaving: SystemExit) -> int:
     return EXIT_FAILED
 
 
-def _report(event: Callable[[int], RankRaised | RankRefused | None]) -> None:
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+def _report(event: RankRaised | RankRefused | None) -> None:
     spec = SegmentSpec.from_environment()
-    told = event(int(os.environ.get("RANK", "0")))
-    if spec is None or told is None:
+    if spec is None or event is None:
         return
     writer = EventWriter(spec.events_socket)
-    writer.send(told)
+    writer.send(event)
     writer.close()
 
 

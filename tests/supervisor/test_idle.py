@@ -49,9 +49,7 @@ class ScriptedSource:
     def end(self, outcome: Any, reason: str) -> None: ...
 
 
-def test_a_device_that_is_not_wanted_any_more_is_let_go_while_it_waits(
-    tmp_path: Path,
-) -> None:
+def test_a_device_that_is_not_wanted_any_more_is_let_go_while_it_waits(tmp_path: Path) -> None:
     (tmp_path / "locks").mkdir()
     run = tmp_path / "run"
     run.mkdir(mode=0o700)
@@ -59,7 +57,8 @@ def test_a_device_that_is_not_wanted_any_more_is_let_go_while_it_waits(
     theirs = locks.take(THEIRS.id)
     assert theirs is not None
     source = ScriptedSource(
-        locks, Allocation((OURS, THEIRS)), Allocation(reason="for somebody else"), Allocation(ends_because="over")
+        locks, Allocation((OURS, THEIRS)), Allocation(reason="for somebody else"),
+        Allocation(ends_because="over"),
     )
     job = JobDescription(run_directory=run, program="command", command=("true",), working_directory=tmp_path)
     supervisor = Supervisor(job, source, locks=locks)
