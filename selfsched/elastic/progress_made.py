@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from selfsched.core.events import CheckpointSaved, FitFinished, FitStarted, Left, Progressed, StepsTimed
+from selfsched.core.events import (
+    CheckpointSaved,
+    FitFinished,
+    FitStarted,
+    Left,
+    Progressed,
+    RankStarted,
+    StepsTimed,
+)
 
 MOST_FRUITLESS_TRIES = 3
 
@@ -22,6 +30,8 @@ class ProgressMade:
         self.checkpoint_step: int | None = None
         self.fruitless = 0
         """Faults in a row without progress."""
+        self.is_elastic = False
+        """Whether a rank has made itself known: a SelfScheduler was constructed in it."""
         self._furthest_at_fault = (0, 0)
         self._started_from = (1, 0)
 
@@ -31,7 +41,9 @@ class ProgressMade:
 
     def saw(self, event: Any) -> None:
         """An event of a rank."""
-        if isinstance(event, FitStarted):
+        if isinstance(event, RankStarted):
+            self.is_elastic = True
+        elif isinstance(event, FitStarted):
             if event.fit != self.fit:
                 self.checkpoint_step = None
             self.fit, self.step = event.fit, event.step
@@ -60,6 +72,16 @@ class ProgressMade:
         else:
             self.fruitless += 1
         return self.fruitless < MOST_FRUITLESS_TRIES
+
+    def nothing_moved(self, devices: int) -> str | None:
+        """What to say at the end of a program in which no SelfScheduler was; None: there was one."""
+        if self.is_elastic:
+            return None
+        times = f"once on each of {devices} devices" if devices > 1 else "as it stands"
+        return (
+            f"no SelfScheduler was made in this program, so it ran {times} and can neither change devices "
+            "nor go on from a checkpoint; put selfsched.SelfScheduler() into Trainer(callbacks=[...]), or use --fixed"
+        )
 
     @property
     def resume_point(self) -> str:

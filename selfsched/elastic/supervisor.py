@@ -100,6 +100,7 @@ class Supervisor:
         self._segments = 0
         self._fixed_ending: FixedEnding | None = None
         self._port_retries = 0
+        self._hinted = False
         self._made = ProgressMade()
         self._stops = 0
         self._terminated = False
@@ -237,6 +238,7 @@ class Supervisor:
         self._guard.set_sessions(())
         self._voice.end_output()
         reason = self._conclude(segment, verdict)
+        self._hint(segment, verdict)
         going_on = self._ended is None and self._stop_outcome is None
         end = SegmentEnd(
             segment.spec.ordinal, segment.devices, left=self._let_go(segment, going_on=going_on),
@@ -281,6 +283,15 @@ class Supervisor:
             planned = verdict.left is not None and verdict.left.reason == "planned"
             return "planned" if planned else "yielded"
         return self._after_fault(verdict)
+
+    def _hint(self, segment: RunningSegment, verdict: Verdict) -> None:
+        """A program that nothing can move ran well, or was told to move: say it once."""
+        hint = self._made.nothing_moved(len(segment.devices))
+        was_told = segment.order is not Order.GO_ON
+        if hint is not None and not self._job.fixed and (was_told or verdict.kind == "finished"):
+            if not self._hinted:
+                self._voice.say(hint)
+            self._hinted = True
 
     def _left_as_told(self) -> EndReason:
         if self._job.fixed and self._stop_outcome is None:
