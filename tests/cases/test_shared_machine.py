@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ WARNED_SECONDS, LOST_SECONDS = 0.8, 2.4
 def house() -> Iterator[LabHouse]:
     yield from fresh_house(
         idle_warned_seconds=str(WARNED_SECONDS), idle_lost_seconds=str(LOST_SECONDS), report_seconds="0.5",
-        max_notice_seconds="1",
+        max_notice_seconds="1", calls_per_second="1000",
     )  # fmt: skip
 
 
@@ -107,18 +108,17 @@ class Administrator:
 
 def test_load_without_steps_is_warned_then_loses_its_device_and_is_charged(house: LabHouse) -> None:
     house.start_lab()
-    administrator = Administrator(house)
-    idler = start_burning(house)
-    until(administrator.actions, "the warning")
-    until(
-        lambda: [s for s in administrator.idle_leases() if s >= WARNED_SECONDS],
-        "administrators see how long a lease has been idle",
-    )
-    until(lambda: house.shown(house.lab_socket)["idler"].state is JobState.PAUSED, "its device is taken")
-    until(lambda: len(house.devices_in(house.lab_socket, DeviceState.FREE)) == 2, "proven empty")
-    assert administrator.actions() == ["idle_warned", "idle_lost"]
-    assert any("made no step" in reason for reason in house.shown(house.lab_socket)["idler"].reasons)
-    used = administrator.get("accounts/me")["used_device_seconds"]
-    assert used >= LOST_SECONDS, "what was held for nothing is charged"
-    administrator.close()
-    idler.terminate()
+    with closing(Administrator(house)) as administrator:
+        idler = start_burning(house)
+        until(administrator.actions, "the warning")
+        until(
+            lambda: [s for s in administrator.idle_leases() if s >= WARNED_SECONDS],
+            "administrators see how long a lease has been idle",
+        )
+        until(lambda: house.shown(house.lab_socket)["idler"].state is JobState.PAUSED, "its device is taken")
+        until(lambda: len(house.devices_in(house.lab_socket, DeviceState.FREE)) == 2, "proven empty")
+        assert administrator.actions() == ["idle_warned", "idle_lost"]
+        assert any("made no step" in reason for reason in house.shown(house.lab_socket)["idler"].reasons)
+        used = administrator.get("accounts/me")["used_device_seconds"]
+        assert used >= LOST_SECONDS, "what was held for nothing is charged"
+        idler.terminate()
