@@ -109,6 +109,10 @@ class CheckpointStore:
         self._prune(KEEP if not finished else 0)
         return Checkpoint(final, step, finished, sum(sizes.values()))
 
+    def discard(self, step: int) -> None:
+        """Remove what was begun and could not be written whole."""
+        shutil.rmtree(self.begin(step), ignore_errors=True)
+
     def newest(self) -> Checkpoint | None:
         """The newest complete one; what is broken is skipped with a warning."""
         candidates = self._candidates()

@@ -119,6 +119,7 @@ class FitRun:
             self._checkpoint = self._store.newest()
             self._own = self._checkpoint.own_fields() if self._checkpoint else {}
             self._saver.last_bytes = self._checkpoint.size_bytes if self._checkpoint else 0
+            self._saver.last_step = self._checkpoint.step if self._checkpoint else None
         except CheckpointUnusable as unusable:
             self._process.refuse(str(unusable))
         self._record = FitRecord.read(self._directory)
@@ -323,11 +324,18 @@ class FitRun:
     # --- saving and leaving -----------------------------------------------------------------------
 
     def _leave(self, reason: Reason, *, validation_owed: bool = False) -> NoReturn:
-        self._saver.save(validation_owed=validation_owed)
+        saved = self._saver.save(validation_owed=validation_owed)
+        if saved is None and self._trainer.is_global_zero:
+            self._process.notice("left_unsaved", self._unsaved())
         self.left = reason
         step = self._trainer.global_step
         self._process.send(Left(rank=self._process.rank, step=step, reason=_LEFT_AS[reason]))
         raise internals.exit_exception(internals.package_of(self._trainer))()
+
+    def _unsaved(self) -> str:
+        last = self._saver.last_step
+        back = "the start of the fit" if last is None else f"the checkpoint at step {last}"
+        return f"left at step {self._trainer.global_step} without a checkpoint: it goes on from {back}"
 
     # --- after ------------------------------------------------------------------------------------
 

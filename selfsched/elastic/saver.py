@@ -34,6 +34,8 @@ class Saver:
         """What the last save took."""
         self.saved_at = boottime()
         """CLOCK_BOOTTIME of the last save, or of the fit's begin."""
+        self.last_step: int | None = None
+        """Global step of the newest checkpoint; None: there is none."""
         self.last_bytes = 0
         """Size of the newest checkpoint; 0: none yet."""
 
@@ -47,31 +49,64 @@ class Saver:
         Returns:
             The checkpoint on rank 0; None on other ranks, or where there was no room for it.
         """
-        trainer, store = self._trainer, self._store
-        step = trainer.global_step
+        trainer = self._trainer
         started = time.perf_counter()
         self.saved_at = boottime()
         if not self._room():
             return None
         noise = random_states()  # saving must not be seen in the noise
         parts = self._ranks.gathered(carried.carry(trainer, self.attributes_at_start or {}))
-        if trainer.is_global_zero:
-            store.make_room(step)
-        self._ranks.barrier()
-        trainer.save_checkpoint(str(store.begin(step) / "lightning.ckpt"))
         checkpoint = None
-        if trainer.is_global_zero:
+        if self._wrote_lightnings_part() and trainer.is_global_zero:
             own = {
                 "ranks": parts,
                 "data": self._data.state(),
                 "csv_rows": loggers.csv_rows(trainer.loggers),
                 "validation_owed": validation_owed,
             }
-            checkpoint = store.complete(step, own, finished=finished)
+            checkpoint = self._completed(own, finished)
+        if checkpoint is not None:
             self._announce(checkpoint, time.perf_counter() - started)
         self.seconds = time.perf_counter() - started
         restore_random_states(noise)
         return checkpoint
+
+    def _wrote_lightnings_part(self) -> bool:
+        """Whether every rank's writing went well; a disk that fills up ends no training."""
+        trainer, store = self._trainer, self._store
+        failed = 0
+        if trainer.is_global_zero:
+            try:
+                store.make_room(trainer.global_step)
+            except OSError as error:
+                self._say_unwritten(error)
+                failed = 1
+        if self._ranks.maximum([failed])[0]:
+            return False
+        try:
+            trainer.save_checkpoint(str(store.begin(trainer.global_step) / "lightning.ckpt"))
+        except OSError as error:
+            self._say_unwritten(error)
+            failed = 1
+            # The others wait where Lightning does after writing.
+            trainer.strategy.barrier("Trainer.save_checkpoint")
+        return not self._ranks.maximum([failed])[0]
+
+    def _completed(self, own: dict[str, Any], finished: bool) -> Checkpoint | None:
+        try:
+            return self._store.complete(self._trainer.global_step, own, finished=finished)
+        except (OSError, RuntimeError) as error:  # torch's file writer has only RuntimeError
+            self._say_unwritten(error)
+            return None
+
+    def _say_unwritten(self, error: Exception) -> None:
+        if self._trainer.is_global_zero:
+            self._store.discard(self._trainer.global_step)
+        self._process.notice(
+            "no_room",
+            f"no checkpoint could be written in {self._store.directory} ({error}): training goes on, "
+            "a restart would go back to the last one",
+        )
 
     def send_stretch(self, stretch: Stretch, seconds: float, size_bytes: int | None = None) -> None:
         """Tell the supervisor of a stretch that is no step."""
@@ -79,7 +114,7 @@ class Saver:
         self._process.send(StretchTimed(stretch=stretch, seconds=seconds, step=step, size_bytes=size_bytes))
 
     def _announce(self, checkpoint: Checkpoint, seconds: float) -> None:
-        self.last_bytes = checkpoint.size_bytes
+        self.last_bytes, self.last_step = checkpoint.size_bytes, checkpoint.step
         self._process.send(
             CheckpointSaved(
                 fit=self._process.fits, step=checkpoint.step, path=checkpoint.path,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import torch
 from elastic.nasty import Seen
 from elastic.tiny import loader, play_tiny
 
-from selfsched.elastic import checkpoints
+from selfsched.elastic import checkpoints, fit
 from selfsched.elastic.checkpoints import CheckpointStore, ensure_private
 from selfsched.errors import CheckpointUnusable
 
@@ -67,7 +70,7 @@ def test_one_that_lacks_a_file_is_skipped(store: CheckpointStore, file: str) -> 
     save(store, 3)
     (save(store, 7).path / file).unlink()
     with pytest.warns(UserWarning, match="taking the one before it"):
-        assert store.newest().step == 3  # type: ignore[union-attr]
+        assert store.newest().step == 2  # type: ignore[union-attr]
 
 
 def test_a_kill_in_the_middle_of_a_write_leaves_the_one_before(
@@ -195,3 +198,40 @@ def test_the_size_of_the_last_checkpoint_says_what_the_next_one_needs(
     size = CheckpointStore(tmp_path / "run" / "fits" / "1").newest().size_bytes  # type: ignore[union-attr]
     monkeypatch.setattr(CheckpointStore, "free_bytes", lambda self: size)
     assert play_tiny(tmp_path, 1, train=loader()).said("no room")
+
+
+@contextmanager
+def files_no_larger_than(size_bytes: int) -> Iterator[Callable[[Any], None]]:
+    """An act from which on no file grows beyond a size: as on a full disk, without one."""
+    earlier = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        yield lambda trainer: resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, earlier[1]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, earlier)
+
+
+def test_a_disk_that_fills_up_loses_a_yield_its_checkpoint_and_keeps_the_one_before(tmp_path: Path) -> None:
+    play_tiny(tmp_path, spec={"cut_at": (1, 5)})
+    with files_no_larger_than(1000) as fill_up:
+        cut = play_tiny(tmp_path, 1, acts={8: fill_up}, spec={"cut_at": (1, 10)})
+    assert isinstance(cut.left, SystemExit)
+    assert cut.said("no checkpoint could be written")
+    assert cut.said("File too large")
+    assert cut.said("left at step 10 without a checkpoint: it goes on from the checkpoint at step 5")
+    kept = CheckpointStore(tmp_path / "run" / "fits" / "1")
+    assert kept.newest().step == 5  # type: ignore[union-attr]
+    assert not list(kept.directory.glob(".saving-*")), "nothing half written takes up room"
+    last = play_tiny(tmp_path, 2)
+    assert (last.left, last.trainer.global_step) == (None, 16)
+
+
+@pytest.mark.parametrize("size_bytes", [1000, 10_000], ids=["weights", "own fields"])
+def test_on_a_full_disk_training_goes_on_without_its_periodic_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int
+) -> None:
+    monkeypatch.setattr(fit, "CHECKPOINT_SECONDS", 0.0)
+    with files_no_larger_than(size_bytes) as fill_up:
+        played = play_tiny(tmp_path, acts={3: fill_up})
+    assert (played.left, played.trainer.global_step) == (None, 16)
+    assert sum("no checkpoint could be written" in text for text in played.warnings) == 1
+    assert CheckpointStore(tmp_path / "run" / "fits" / "1").newest().step == 2  # type: ignore[union-attr]
