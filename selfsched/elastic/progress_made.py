@@ -80,7 +80,8 @@ class ProgressMade:
         times = f"once on each of {devices} devices" if devices > 1 else "as it stands"
         return (
             f"no SelfScheduler was made in this program, so it ran {times} and can neither change devices "
-            "nor go on from a checkpoint; put selfsched.SelfScheduler() into Trainer(callbacks=[...]), or use --fixed"
+            "nor go on from a checkpoint; put selfsched.SelfScheduler() into Trainer(callbacks=[...]), "
+            "or use --fixed"
         )
 
     @property
