@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from selfsched.core.bidding import duration_words
@@ -39,6 +40,8 @@ class LeaseNews:
         """What is to be told, the oldest first."""
         self.leave: str | None = None
         """Why the training must leave its devices; None: it need not."""
+        self._reasons: tuple[str, ...] = ()
+        """As they stood at the last look."""
         self._away_since: float | None = None
         self._said_away = False
         self._said_held = False
@@ -65,7 +68,8 @@ class LeaseNews:
             self.say("the broker answers again")
         self._look_at_lease(state, now)
         self._look_at_end(state, now)
-        self.leave = self.leave or why_leave(state)
+        self.leave = self.leave or why_leave(state, self._reasons)
+        self._reasons = _reasons(state)
 
     def away_seconds(self, now: float) -> float:
         """How long the broker has been away; 0 when it answers."""
@@ -137,14 +141,25 @@ def waiting_words(state: Negotiation, now: float) -> str:
     return f"{words}; the broker expects its end in {likely} (90 %: within {late})"
 
 
-def why_leave(state: Negotiation) -> str | None:
-    """Why the broker wants the training to leave, in its words; None: it does not."""
-    reasons = state.instructions.reasons if state.instructions is not None else ()
-    last = reasons[-1] if reasons else "the broker wants its devices back"
+def why_leave(state: Negotiation, known: Sequence[str] = ()) -> str | None:
+    """Why the broker wants the training to leave, in its words; None: it does not.
+
+    Args:
+        state: of the negotiation.
+        known: reasons that stood there before the order: the first new one came with it, and
+            what follows speaks of what the job waits for since.
+    """
+    reasons = _reasons(state)
+    new = [reason for reason in reasons if reason not in known]
+    why = (new or [*reasons[-1:], "the broker wants its devices back"])[0]
     if any(lease.leave.intersection(state.running) for lease in state.leases):
-        return last
+        return why
     if order_of(state) != "go_on":
-        return last if reasons else f"told to {order_of(state)}"
+        return why if reasons else f"told to {order_of(state)}"
     if state.ending is not None and state.job is not None and state.ending.outcome is Outcome.CANCELLED:
         return state.ending.reason
     return None
+
+
+def _reasons(state: Negotiation) -> tuple[str, ...]:
+    return state.instructions.reasons if state.instructions is not None else ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -341,6 +342,19 @@ def test_it_waits_before_the_first_step_and_says_why_once(
     assert "".join(said).count("waiting: anna and ben hold everything") == 1
     assert f"{slot(0)} by anna" in "".join(said)
     assert [end.outcome for end in full.broker.ends] == [Outcome.FINISHED]
+
+
+def test_ctrl_c_ends_the_waiting(full: Lab) -> None:
+    def interrupt() -> None:
+        until(lambda: full.broker.reports, "it waits")
+        signal.raise_signal(signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        run(full, callback(), steps=2)
+    interrupting.join()
+    assert [end.outcome for end in full.broker.ends] == [Outcome.CANCELLED]
 
 
 def test_warn_trains_and_names_who_holds_them(full: Lab) -> None:

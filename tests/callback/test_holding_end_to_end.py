@@ -92,7 +92,7 @@ def test_it_holds_one_slot_beside_another_job_and_leaves_when_its_time_is_over_a
     machine: Machine,
 ) -> None:
     house = machine.house
-    ours = machine.train("ours", stated="12s")
+    ours = machine.train("ours", stated="2s")
     beside = machine.train("beside")
     until(lambda: ours.steps() and beside.steps(), "a first step of both")
     view = until(lambda: (v := ours.view()) and v.state is JobState.RUNNING and v, "shown as running")
@@ -102,7 +102,8 @@ def test_it_holds_one_slot_beside_another_job_and_leaves_when_its_time_is_over_a
     assert [training.steps()[0].split(" ", 1)[1] for training in (ours, beside)] == list(map(str, cores))
     until(lambda: (v := ours.view()) and v.forecast is not None and v.step > 0, "its forecast is shown")
     third = machine.train("third")
-    assert "its stated time is over and others wait" in ours.ends()
+    said = [line for line in ours.ends().splitlines() if "The training stopped" in line]
+    assert "its stated time is over and others wait" in said[0]
     assert (ours.directory / f"selfsched-{view.job}.ckpt").exists()
     until(third.steps, "a step of the one that waited")
     ended = ours.view()
@@ -117,21 +118,13 @@ def test_it_holds_one_slot_beside_another_job_and_leaves_when_its_time_is_over_a
 
 @pytest.mark.slow
 def test_the_ranks_of_one_trainer_hold_a_slot_each_and_leave_at_the_same_step(machine: Machine) -> None:
-    wide = machine.train("wide", devices=2, stated="10s")
+    wide = machine.train("wide", devices=2, stated="2s")
     until(lambda: wide.steps(0) and wide.steps(1), "a step of both ranks")
     assert held(machine.house) == 2
     assert {steps[0].split(" ", 1)[1] for steps in (wide.steps(0), wide.steps(1))} == {
         str([core]) for core in CORES[:2]
     }
     waits = machine.train("waits")
-    until(lambda: (v := waits.view()) and v.state is JobState.WAITING, "it waits")
-    another = machine.train("another")
-    until(lambda: (v := another.view()) and v.state is JobState.WAITING, "another waits")
-    another.interrupt()
-    assert another.steps() == []
-    view = another.view()
-    assert view is not None
-    assert (view.state, view.outcome) == (JobState.ENDED, Outcome.CANCELLED)
     said = wide.ends()
     last = wide.steps(0)[-1].split()[0]
     assert wide.steps(1)[-1].split()[0] == last
