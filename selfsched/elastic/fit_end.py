@@ -17,8 +17,7 @@ _UNSAID = {"stopped": "stopped", "yielded": "left its devices", "refused": "refu
 def raise_as_ended(outcome: RunOutcome, directory: Path) -> None:
     """Raise what a run's end means to the code after `fit`; nothing when it finished.
 
-    A notebook shows the rank's own traceback, if there is one, and one line; no frame of
-    selfsched. A script shows the same below our frames.
+    The rank's own traceback, if there is one, is a note of the error (see `plain_errors`).
 
     Raises:
         Stopped, Yielded, Unsupported, RankFailed: as the run ended.
@@ -28,9 +27,6 @@ def raise_as_ended(outcome: RunOutcome, directory: Path) -> None:
     error = _ERRORS[outcome.outcome](_words(outcome, directory))
     if outcome.traceback:
         error.add_note(outcome.traceback.rstrip("\n"))
-    lines = [*outcome.traceback.rstrip("\n").splitlines(), f"{type(error).__name__}: {error}"]
-    # IPython asks an exception for its own traceback by this name.
-    error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
     raise error
 
 

@@ -20,6 +20,7 @@ from selfsched.elastic.attach import AttachedRun
 from selfsched.elastic.fit_end import raise_as_ended
 from selfsched.elastic.job import JobDescription
 from selfsched.elastic.payload import Payload, cell_sources, write_payload
+from selfsched.elastic.plain_errors import plainly
 from selfsched.elastic.program import Package, installed_package
 from selfsched.elastic.run import check_devices
 from selfsched.elastic.run_directory import RunDirectory, RunOutcome, open_run, reopen_run
@@ -59,6 +60,7 @@ class Trainer:
         >>> trainer.fit(model, datamodule=data)  # doctest: +SKIP
     """
 
+    @plainly
     def __init__(
         self,
         min_devices: int = 1,
@@ -98,6 +100,7 @@ class Trainer:
 
     # --- training ------------------------------------------------------------------------
 
+    @plainly
     def fit(
         self,
         model: Any,

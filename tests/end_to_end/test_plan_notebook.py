@@ -207,7 +207,33 @@ def test_what_cannot_travel_is_refused_by_name(kernel: Kernel) -> None:
         "import threading\nmodel.guard = threading.Lock()\ntrainer.fit(model, datamodule=Data())"
     )
     assert error is not None
-    assert "module.guard (a _thread.lock) cannot travel" in error
+    assert error.startswith("Refused: module.guard (a _thread.lock) cannot travel")
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("cell", "shown"),
+    [
+        ("selfsched.Trainer(0)", "Refused: min_devices is 0: a job needs at least 1"),
+        ("selfsched.Trainer(3, 2)", "Refused: min_devices (3) is more than max_devices (2)"),
+        (
+            "selfsched.Trainer(64, 64, plan='64@0', max_epochs=1, accelerator='cpu').fit(Model(), Data())",
+            "Unsupported: ",
+        ),
+        (
+            "selfsched.Trainer(2, 2, plan='2@0', max_epochs=1, accelerator='cpu', logger=False)"
+            ".fit(Model(), DataLoader(Numbers(8), batch_size=1))",
+            "Unsupported: a global batch of 1 (batch_size x 1 device(s)) is divided by no number",
+        ),
+    ],
+    ids=["none", "turned round", "more than there are", "an undividable batch"],
+)
+def test_wrong_use_is_one_line_in_the_cell(kernel: Kernel, cell: str, shown: str) -> None:
+    text, error = kernel.run(cell)
+    assert error is not None
+    assert error.startswith(shown)
+    assert len(error.splitlines()) == 1
+    assert "Traceback" not in text
 
 
 def test_a_killed_kernel_leaves_a_checkpoint_and_no_process(kernel: Kernel) -> None:

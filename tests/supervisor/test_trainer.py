@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from selfsched import Trainer
 from selfsched.elastic.fit_end import raise_as_ended
+from selfsched.elastic.plain_errors import lines_of
 from selfsched.elastic.run import RunOptions, run_command
 from selfsched.elastic.run_directory import RunOutcome
 from selfsched.errors import RankFailed, Refused, Stopped, Unsupported, Yielded
@@ -102,7 +103,7 @@ def test_switched_off_it_trains_in_this_process(
 def test_each_end_is_an_exception_of_its_own_in_one_line(outcome: RunOutcome, error: type[Exception]) -> None:
     with pytest.raises(error) as raised:
         raise_as_ended(outcome, Path("/runs/x"))
-    *shown, last = raised.value._render_traceback_()  # type: ignore[attr-defined]
+    *shown, last = lines_of(raised.value)  # type: ignore[arg-type]
     assert last == f"{error.__name__}: {raised.value}"
     assert shown == outcome.traceback.splitlines()
     assert "\n" not in str(raised.value)
