@@ -2,7 +2,8 @@
 
 Each rank reads the order and its own clock, and might see them a step apart. So every K
 steps the ranks take the maximum of what each wants, in one tiny CPU tensor over a gloo group
-of their own; K is chosen from the measured cost so that it stays under 0.1 % of a step.
+of their own; K is chosen from the measured cost so that it stays under 0.1 % of a step, but
+never so large that ranks talk less often than about twice a second.
 A planned cut needs none of it: every rank knows the step beforehand.
 """
 
@@ -19,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 _SHARE_OF_STEP = 0.001
-_LONGEST_STRIDE_SECONDS = 2.0
+_LONGEST_STRIDE_SECONDS = 0.5
 _SIDE_TIMEOUT = datetime.timedelta(seconds=60)
 
 
@@ -89,6 +90,7 @@ class Agreement:
         self._stride = 1
         self._since = 0
         self._cost_seconds: float | None = None
+        self._exchanged_at: float | None = None
 
     @property
     def stride(self) -> int:
@@ -113,23 +115,35 @@ class Agreement:
         if self._ranks.alone:
             return wish
         started = time.perf_counter()
-        proposal = stride_for(self._cost_seconds, step_seconds) if self._ranks.rank == 0 else 0
+        pace = self._pace(started, step_seconds)
+        proposal = stride_for(self._cost_seconds, step_seconds, pace) if self._ranks.rank == 0 else 0
         leave, save, stride = self._ranks.maximum([int(wish.leave), int(wish.save), proposal])
         # The smallest is its cost; the rest is waiting for the others, which the step does anyway.
         self._cost_seconds = min(time.perf_counter() - started, self._cost_seconds or math.inf)
         self._stride = max(1, stride)
+        self._exchanged_at = time.perf_counter()
         return Wish(Reason(leave), bool(save))
 
 
-def stride_for(cost_seconds: float | None, step_seconds: float | None) -> int:
-    """Steps between two exchanges: a thousandth of the time at most, two seconds apart at most.
+    def _pace(self, now: float, step_seconds: float | None) -> float | None:
+        """Seconds a step really took since the last exchange; the quickest step says too little."""
+        if step_seconds is None or self._exchanged_at is None:
+            return step_seconds
+        return max(step_seconds, (now - self._exchanged_at) / self._stride)
+
+
+def stride_for(
+    cost_seconds: float | None, step_seconds: float | None, pace_seconds: float | None = None
+) -> int:
+    """Steps between two exchanges: a thousandth of the time, but half a second apart at most.
 
     Args:
         cost_seconds: Of one exchange; None: not measured yet.
         step_seconds: Of one step; None: not measured yet.
+        pace_seconds: Mean from step to step, waits and all; None: as `step_seconds`.
     """
     if not step_seconds or cost_seconds is None:
         return 1
     cheap = math.ceil(cost_seconds / (_SHARE_OF_STEP * step_seconds) - 1e-9)
-    soon = max(1, round(_LONGEST_STRIDE_SECONDS / step_seconds))
+    soon = max(1, math.floor(_LONGEST_STRIDE_SECONDS / (pace_seconds or step_seconds) + 1e-9))
     return max(1, min(cheap, soon))

@@ -127,7 +127,7 @@ def test_what_one_rank_wants_all_do() -> None:
     assert stronger.exchange(Wish(Reason.STOPPED), 0.1) == Wish(Reason.STOPPED)
 
 
-@pytest.mark.parametrize(("step_seconds", "stride"), [(0.01, 20), (0.5, 1), (0.0001, 2000), (None, 1)])
+@pytest.mark.parametrize(("step_seconds", "stride"), [(0.01, 20), (0.5, 1), (0.0005, 400), (None, 1)])
 def test_ranks_talk_so_seldom_that_it_costs_a_thousandth_of_a_step(
     step_seconds: float | None, stride: int
 ) -> None:
@@ -135,8 +135,30 @@ def test_ranks_talk_so_seldom_that_it_costs_a_thousandth_of_a_step(
     assert stride_for(None, 0.01) == 1
 
 
-def test_an_order_is_heard_within_two_seconds_however_dear_the_talk() -> None:
-    assert stride_for(1.0, 0.1) == 20
+def test_ranks_talk_twice_a_second_however_dear_the_talk() -> None:
+    assert stride_for(1.0, 0.1) == 5
+
+
+def test_one_quick_step_among_slow_ones_does_not_put_the_next_talk_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("selfsched.elastic.agreement.time.perf_counter", lambda: clock[0])
+    agreement = Agreement(Together([0, 0]))
+    agreement._cost_seconds = 1.0  # dear: only the longest stride bounds it
+    gaps = []
+    for _ in range(4):
+        began = clock[0]
+        for _ in range(agreement.stride):
+            clock[0] += 0.05
+        gaps.append(clock[0] - began)
+        agreement.exchange(Wish(), 0.05)
+        agreement._cost_seconds = 1.0
+        clock[0] += 0.05
+        agreement._stride = 1
+        agreement.exchange(Wish(), 0.001)  # the quickest step ever, though the mean is fifty times that
+        agreement._cost_seconds = 1.0
+    assert max(gaps) <= 0.5 + 1e-9
 
 
 def test_a_stride_is_kept_between_two_exchanges() -> None:
