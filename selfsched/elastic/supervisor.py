@@ -66,6 +66,7 @@ _ATTACH_SECONDS = 30.0
 _CLIENT_GONE_GRACE_SECONDS = 30.0
 _TERMINATED_GRACE_SECONDS = 25.0
 _STOP_PATIENCE_SECONDS = 1.0
+_SHORTEST_NOTICE_SECONDS = 2.0
 """How long a Stop lets a validation go on before it is owed to the next segment."""
 _MOST_PORT_RETRIES = 5
 _FIRST_ANSWER_SECONDS = 3.0
@@ -188,7 +189,8 @@ class Supervisor:
     def _order_to_leave(self, segment: RunningSegment, wanted: Allocation, now: float) -> None:
         self._voice.note("ordered_to_leave", reason=wanted.reason, leave_by=wanted.leave_by)
         segment.leave(Order.YIELD, leave_by=wanted.leave_by)
-        segment.killed_at = min(segment.killed_at, wanted.leave_by)
+        # An order that came too late still deserves one checkpoint; the lease's end bounds it.
+        segment.killed_at = min(segment.killed_at, max(wanted.leave_by, now + _SHORTEST_NOTICE_SECONDS))
         if self._job.fixed:
             self._fixed_ending = FixedEnding(wanted.leave_by)
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import typer
 from readme.snippets import PAGES, ROOT, commands, python
-from selfsched_broker.cli import app as broker_app
 
 from selfsched.cli import app
+from selfsched_broker.cli import app as broker_app
 
 MODEL = """
 import lightning as L, torch

@@ -21,7 +21,7 @@ from selfsched.protocol import (
     LeaseInstruction,
     ProblemCode,
 )
-from selfsched_broker.core.books import Auction, Books, Device, Job, Lease
+from selfsched_broker.core.books import Auction, Books, Device, Holding, Job, Lease
 from selfsched_broker.core.draft import Context
 from selfsched_broker.core.leases import Refusal
 from selfsched_broker.core.look_ahead import look_ahead
@@ -55,7 +55,7 @@ def instructions(books: Books, ctx: Context, job_id: str) -> Instructions:
 def _lease_instruction(books: Books, ctx: Context, lease: Lease) -> LeaseInstruction:
     active = [holding for holding in books.holdings_of(lease.id) if holding.active]
     leave = [holding for holding in active if holding.state == "yielding"]
-    deadlines = [h.leave_by - ctx.options.report_seconds for h in leave if h.leave_by is not None]
+    deadlines = [_within_seconds(ctx, holding) for holding in leave]
     pulse = books.lease_pulses[lease.id]
     return LeaseInstruction(
         lease=lease.id,
@@ -64,8 +64,20 @@ def _lease_instruction(books: Books, ctx: Context, lease: Lease) -> LeaseInstruc
         term_seconds=max(0.0, lease.term_ends_at - ctx.now),
         devices=tuple(leased_device(books.devices[holding.device]) for holding in active),
         leave=tuple(holding.device for holding in leave),
-        within_seconds=max(0.0, min(deadlines) - ctx.now) if deadlines else None,
+        within_seconds=min(deadlines, default=None),
     )
+
+
+def _within_seconds(ctx: Context, holding: Holding) -> float:
+    """What a job is told to leave within: its whole notice, however late the order reaches it.
+
+    The broker waits one report longer than the notice (`order_leave`), so what an answer is late
+    by uses that up first; only then does the notice shrink.
+    """
+    if holding.leave_by is None:
+        return 0.0
+    notice = holding.leave_by - ctx.options.report_seconds - holding.since
+    return max(0.0, min(notice, holding.leave_by - ctx.now))
 
 
 def leased_device(device: Device) -> LeasedDevice:

@@ -346,6 +346,22 @@ def test_the_notice_is_what_the_job_asked_for_up_to_the_policys_maximum(driver: 
     assert [x.within_seconds for x in leases if x.leave] == [driver.options.max_notice_seconds]
 
 
+def test_an_order_that_reaches_a_job_late_still_gives_it_its_whole_notice() -> None:
+    driver = Driver(options=LeaseOptions(term_seconds=60.0))
+    driver.node(devices=1)
+    job = driver.register("ann", 1, 1)
+    driver.report(job, step=5, steady_steps=5, bid=bid(1000.0), notice_seconds=5.0)
+    driver.do(arbiter.drain_device, "n/cpu0", by="root")
+
+    def told_after(seconds: float) -> float | None:
+        driver.now += seconds
+        return arbiter.instructions(driver.books, driver.ctx, job).leases[0].within_seconds
+
+    assert [told_after(0.0), told_after(6.0), told_after(4.0)] == [5.0, 5.0, 5.0]
+    assert told_after(3.0) == 2.0
+    assert told_after(3.0) == 0.0
+
+
 def test_reports_out_of_order_and_doubled_change_nothing(driver: Driver) -> None:
     job = driver.register()
     driver.report(job, sequence=7, step=70, incarnation=2)
