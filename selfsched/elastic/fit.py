@@ -28,6 +28,7 @@ from selfsched.elastic.raised import to_tell
 from selfsched.elastic.saver import Saver
 from selfsched.elastic.segment import Order, boottime
 from selfsched.elastic.survey import Asked, survey, without_finders
+from selfsched.elastic.thawed import ThawedParameters
 from selfsched.elastic.weights import weigh
 from selfsched.errors import CheckpointUnusable
 
@@ -45,6 +46,7 @@ _QUIET = (
     "It is recommended to use `self.log",  # validation is whole, training means are merged
     "Checkpoint directory .* exists and is not empty",  # it is the run's own, from an earlier segment
     "Experiment logs directory .* exists and is not empty",
+    "find_unused_parameters=True was specified",  # by us: see `hooks`
 )
 
 
@@ -70,6 +72,7 @@ class FitRun:
         self._store = CheckpointStore(self._directory)
         self._ranks = Ranks(trainer.world_size, trainer.global_rank)
         self._agreement = Agreement(self._ranks)
+        self._thawed: ThawedParameters | None = None
         self._termination = Termination()
         self._checkpoint: Checkpoint | None = None
         self._own: dict[str, Any] = {}
@@ -182,9 +185,19 @@ class FitRun:
             internals.count_no_sample(self._trainer)
             self._untouched = carried.carry_metrics(self._trainer)
 
+    def on_train_start(self) -> None:
+        """DDP has wrapped the module: what it did not count is watched."""
+        if not self._ranks.alone:
+            self._thawed = ThawedParameters(self._trainer.lightning_module.parameters())
+
     def on_before_backward(self, loss: Any) -> None:
         """Give the gradient that weight."""
         weigh(loss, self._weight)
+
+    def on_after_backward(self) -> None:
+        """What DDP does not average is averaged where DDP would: once the gradients are whole."""
+        if self._thawed is not None and not internals.half_accumulated(self._trainer):
+            self._thawed.average_gradients()
 
     def on_train_batch_end(self) -> None:
         """A repeated sample of weight 0 leaves no trace in metrics."""

@@ -132,17 +132,23 @@ def _strategy(asked: Any, process: RankProcess) -> Any:
             process.refuse(support.message("sharded_strategies", f'strategy="{asked}"'))
         for way in ("_spawn", "_fork", "_notebook"):
             asked = asked.replace(way, "")
-        if asked == "auto":
-            return "ddp" if process.spec.world_size > 1 else "auto"
-        return asked
+        return _several_devices(process) if asked == "auto" else asked
     name = type(asked).__name__
     if any(word in name.lower().replace("modelparallel", "model_parallel") for word in _SHARDED):
         process.refuse(support.message("sharded_strategies", f"the strategy {name}"))
     if name == "DDPStrategy" and internals.launch_as_ranks(asked):
         return asked
     if asked is None:
-        return "ddp" if process.spec.world_size > 1 else "auto"
+        return _several_devices(process)
     return process.refuse(support.message("single_device_strategy", f"the strategy {name}"))
+
+
+def _several_devices(process: RankProcess) -> str:
+    """The strategy of a script that left it open.
+
+    Its author may never have met DDP's demand that each parameter gets a gradient in each step.
+    """
+    return "ddp_find_unused_parameters_true" if process.spec.world_size > 1 else "auto"
 
 
 def _run_fit(trainer: Any, fit: Callable[..., Any], arguments: dict[str, Any], process: RankProcess) -> Any:
@@ -195,8 +201,14 @@ def _forwarding_callback(run: FitRun, package: str) -> Any:
         def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
             run.on_train_batch_start(batch_idx)
 
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            run.on_train_start()
+
         def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
             run.on_before_backward(loss)
+
+        def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+            run.on_after_backward()
 
         def on_train_batch_end(
             self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int

@@ -63,7 +63,8 @@ CASES: tuple[Case, ...] = (
     Case("accumulation", "accumulate_grad_batches, gradient clipping", "exact",
          "a cut waits until the gradients are applied"),
     Case("callbacks", "ModelCheckpoint, EarlyStopping, learning-rate schedules, Timer, EMA", "exact",
-         "their states travel with the checkpoint; directories and versions stay those of the first segment"),
+         "their states travel with the checkpoint; directories and versions stay those of the first segment. "
+         "Of a callback of your own travels what its state_dict returns; its other attributes begin anew"),
     Case("epoch_means", "log(on_epoch=True), torchmetrics metrics as attributes of the module", "exact",
          "their states survive the cut; training means are taken over all ranks"),
     Case("metric_unmergeable", "a torchmetrics state without a reduction over ranks", "degraded",
@@ -80,6 +81,11 @@ CASES: tuple[Case, ...] = (
     Case("strategies", 'strategy "auto", "ddp", "ddp_spawn", "ddp_fork", "ddp_notebook", a DDPStrategy',
          "exact",
          "all run as ddp in processes that the launcher starts"),
+    Case("thawed_parameters", "parameters frozen at the start and trained later (BaseFinetuning)", "exact",
+         "their gradients are averaged over the ranks as well, although DDP does not do that"),
+    Case("unused_parameters", "parameters that get no gradient in some steps", "exact",
+         'with strategy "auto" they are looked for on several devices; a script that names "ddp" gets just '
+         'that: it may name "ddp_find_unused_parameters_true"'),
     Case("second_fit", "a second fit in the script, test or validate after it", "exact",
          "each fit has its number and its own checkpoints; a finished one is replayed from its last state"),
     Case("several_fits", "many fits in one script (k-fold, a search)", "degraded",

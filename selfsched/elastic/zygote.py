@@ -16,6 +16,7 @@ import gc
 import importlib
 import importlib.util
 import json
+import multiprocessing.process
 import os
 import selectors
 import signal
@@ -151,6 +152,8 @@ def _run(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
         else:
             os.environ[name] = value
     os.chdir(request["working_directory"])
+    # Spawned processes of the script find it relative to where it was started, not to here.
+    multiprocessing.process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
     pin(tuple(request["cores"]))
     name_process(f"ss-rank-{request['rank']}")
     tie_workers()

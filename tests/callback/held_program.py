@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from selfsched import SelfScheduler
 
 
 def main(root: Path, steps: int, devices: int, stated: str) -> None:
+    # A shell's background job is started with SIGINT ignored, and hands that on.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
     def note(t: Any) -> None:
         with open(root / f"steps-{t.global_rank}", "a") as file:
             file.write(f"{t.global_step} {sorted(os.sched_getaffinity(0))}\n")

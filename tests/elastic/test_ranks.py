@@ -14,6 +14,7 @@ pytestmark = pytest.mark.slow
 
 NASTY = {"script": "elastic.nasty:script", "package": "lightning.pytorch"}
 OTHER = {**NASTY, "package": "pytorch_lightning"}
+STAGED = {"script": "elastic.tiny:staged", "package": "lightning.pytorch"}
 LATE = {"script": "elastic.tiny:late_order", "package": "lightning.pytorch"}
 SCENARIOS: list[dict[str, Any]] = [
     {"name": "one", "segments": [{}], **NASTY},
@@ -58,6 +59,9 @@ SCENARIOS: list[dict[str, Any]] = [
         "package": "lightning.pytorch",
         "segments": [{"world_size": 2, "min_devices": 2}],
     },
+    {"name": "staged-one", "segments": [{}], **STAGED},
+    {"name": "staged-two", "segments": [{"world_size": 2}], **STAGED},
+    {"name": "staged-grown", "segments": [{"cut_at": [1, 3]}, {"world_size": 2}], **STAGED},
     {
         "name": "three",
         "segments": [{"cut_at": [1, 4]}, {"world_size": 3, "max_devices": 3}],
@@ -185,3 +189,16 @@ def test_a_loader_that_is_not_ours_is_split_as_lightning_would(played: Path) -> 
     seen = Counter(sample for rank in ranks for sample in rank["seen"].samples)
     assert (len(seen), set(seen.values())) == (32, {1})
     assert [rank["result"]["step"] for rank in ranks] == [8, 8]
+
+
+@pytest.mark.parametrize("name", ["staged-two", "staged-grown"])
+def test_parameters_that_are_thawed_or_rarely_used_are_trained_as_on_one_device(
+    played: Path, name: str
+) -> None:
+    expected = results(played, "staged-one")[0][0]["result"]
+    ranks = results(played, name)[-1]
+    for rank in ranks:
+        assert rank["result"]["step"] == expected["step"]
+        for key, value in expected["weights"].items():
+            torch.testing.assert_close(rank["result"]["weights"][key], value, atol=1e-6, rtol=0)
+        assert not [text for text in rank["warnings"] if "find_unused_parameters" in text]

@@ -154,6 +154,36 @@ def late_order(package: str, logs: Path, seen: Seen, *, at: int = 0) -> dict[str
     return {"step": trainer.global_step, "weights": dict(module.state_dict())}
 
 
+class Staged(Tiny):
+    """One layer is frozen in the first epoch, one is used in every second step only."""
+
+    def __init__(self, seen: Seen) -> None:
+        super().__init__(seen)
+        self.late = torch.nn.Linear(4, 4).requires_grad_(False)
+        self.rare = torch.nn.Linear(4, 4)
+
+    def on_train_epoch_start(self) -> None:
+        self.late.requires_grad_(self.trainer.current_epoch > 0)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        inputs = self.rare(batch[1]) if batch_idx % 2 else batch[1]
+        loss = ((self.layer(self.late(inputs)).squeeze(-1) - batch[2]) ** 2).mean()
+        self.log("loss", loss, on_epoch=True)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.parameters(), 0.01)
+
+
+def staged(package: str, logs: Path, seen: Seen) -> dict[str, Any]:
+    """A fine-tuning in stages, whose author trained it on one device."""
+    pl.seed_everything(7, verbose=False)
+    module = Staged(seen)
+    trainer = pl.Trainer(**{**QUIET, "max_epochs": 3}, accumulate_grad_batches=2, default_root_dir=logs)
+    trainer.fit(module, loader(15))
+    return {"step": trainer.global_step, "weights": dict(module.state_dict())}
+
+
 class OtherLoader(DataLoader):  # type: ignore[misc]
     """A kind of loader that is not known."""
 

@@ -124,8 +124,8 @@ class Run:
         wait_for(lambda: not [pid for pid in self.all_pids() if is_alive(pid)], what="all processes gone",
                  seconds=20.0)
         locks = MachineLocks(Path(os.environ["SELFSCHED_LOCK_DIR"]))
-        for event in self.events("segment_began"):
-            assert all(locks.is_free(device) for device in event["devices"])
+        devices = {device for event in self.events("segment_began") for device in event["devices"]}
+        wait_for(lambda: all(map(locks.is_free, devices)), what="all devices free", seconds=20.0)
 
 
 class Runs:
