@@ -218,6 +218,13 @@ def config_path(environment: Mapping[str, str] | None = None) -> Path:
     return (Path(base) if base else Path.home() / ".config") / "selfsched" / "config.toml"
 
 
+def absolute_paths(environment: Mapping[str, str]) -> dict[str, str]:
+    """The relative paths among our variables, made absolute: for a process that starts elsewhere."""
+    names = [setting.variable for setting in SETTINGS if setting.parse is _path]
+    given = {name: Path(environment[name]).expanduser() for name in names if environment.get(name)}
+    return {name: str(path.absolute()) for name, path in given.items() if not path.is_absolute()}
+
+
 def load(
     *,
     environment: Mapping[str, str] | None = None,

@@ -23,6 +23,7 @@ from selfsched.elastic.job import JobDescription
 from selfsched.elastic.reactor import Reactor
 from selfsched.elastic.run_directory import RunDirectory, RunOutcome
 from selfsched.errors import EXIT_FAILED, SelfschedError
+from selfsched.settings import absolute_paths
 
 _CONNECT_SECONDS = 30.0
 _LAST_BREATH_SECONDS = 10.0
@@ -181,6 +182,7 @@ def _start_supervisor(directory: RunDirectory, lock: int) -> subprocess.Popen[by
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "selfsched.elastic.supervisor", str(directory.path)],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=directory.path,
+            env={**os.environ, **absolute_paths(os.environ)},
             start_new_session=True, pass_fds=[lock],
         )
     finally:

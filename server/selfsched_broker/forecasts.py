@@ -16,6 +16,7 @@ from selfsched.protocol import (
     ForecastScore,
     JobReport,
     JobState,
+    Outcome,
     ProblemCode,
     WhatIf,
     WhatIfAnswer,
@@ -66,7 +67,9 @@ class ForecastLog:
 
 def _score(books: Books, now: float, made: _Made) -> ForecastScore:
     job = books.jobs.get(made.job)
-    ended = job.ended_at if job is not None else None
+    # One that was stopped or failed had no finish to be held against.
+    finished = job is not None and job.outcome is Outcome.FINISHED
+    ended = job.ended_at if job is not None and finished else None
     return ForecastScore(
         job=made.job,
         made_ago_seconds=max(0.0, now - made.at),

@@ -149,3 +149,11 @@ def test_the_config_file_follows_xdg() -> None:
     assert settings.config_path({"XDG_CONFIG_HOME": "/c"}) == Path("/c/selfsched/config.toml")
     home = settings.config_path({})
     assert home == Path(os.path.expanduser("~/.config/selfsched/config.toml"))
+
+
+def test_relative_paths_mean_the_same_for_a_process_that_starts_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {"SELFSCHED_TOKEN_FILE": "me.tok", "SELFSCHED_RUNS_DIR": "/runs", "SELFSCHED_NAME": "a"}
+    assert settings.absolute_paths(given) == {"SELFSCHED_TOKEN_FILE": str(tmp_path / "me.tok")}

@@ -20,6 +20,7 @@ from selfsched.protocol import (
     Moments,
     NodeInstructions,
     NodeReport,
+    Outcome,
     Placement,
     ProblemCode,
     StandingBid,
@@ -144,7 +145,10 @@ def test_a_forecast_is_scored_by_what_came() -> None:
     log.note(books, 110.0, "job-1", report)  # less than a minute later: not kept
     (open_score,) = log.scores(books, 150.0, "ada")
     assert open_score.actual_seconds is None
-    ended = books_with_a_job(state=JobState.ENDED, ended_at=210.0)
+    stopped = books_with_a_job(state=JobState.ENDED, ended_at=210.0, outcome=Outcome.CANCELLED)
+    (unscored,) = log.scores(stopped, 300.0, "ada")
+    assert (unscored.actual_seconds, unscored.held) == (None, None)
+    ended = books_with_a_job(state=JobState.ENDED, ended_at=210.0, outcome=Outcome.FINISHED)
     (score,) = log.scores(ended, 300.0, "ada")
     assert (score.made_ago_seconds, score.actual_seconds, score.held) == (200.0, 110.0, True)
     assert log.scores(ended, 300.0, "bob") == ()
