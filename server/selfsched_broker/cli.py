@@ -18,6 +18,7 @@ from selfsched_broker.commands import Json, StateDir
 
 _SIMULATE = "simulate"
 app = typer.Typer(
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
