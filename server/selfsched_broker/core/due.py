@@ -19,7 +19,7 @@ from selfsched_broker.core.books import Agenda, Books, Claim, Job, JobPulse, Lea
 from selfsched_broker.core.controls import newest_first, pause_job
 from selfsched_broker.core.draft import Context, Decision, Draft
 from selfsched_broker.core.fairness import is_measured
-from selfsched_broker.core.grants import grant, is_free, lose, order_leave, settle_claims
+from selfsched_broker.core.grants import grant, is_free, is_repaid, lose, order_leave, settle_claims
 from selfsched_broker.core.jobs import end_job
 from selfsched_broker.core.leases import ClaimEvent
 from selfsched_broker.core.markets import (
@@ -330,7 +330,8 @@ def _is_new_question(draft: Draft, free: list[str], stakes: Stakes) -> bool:
     """Whether anything differs from the last auction between ticks; remembers the question."""
     wants = (
         f"{job.id}:{job.min_devices}-{job.max_devices}:{job.allowed_devices}:{job.priority:g}:"
-        f"{sum(r.remaining_seconds is not None for r in job.bid.rows) if job.bid else 0}:{job.state.value}"
+        f"{sum(r.remaining_seconds is not None for r in job.bid.rows) if job.bid else 0}:"
+        f"{job.state.value}:{is_repaid(draft, job)}"
         for job in draft.books.live_jobs()
         if contends(draft, job)
     )

@@ -28,7 +28,7 @@ from selfsched.protocol import (
 )
 from selfsched_broker.core.books import Books, Job, JobPulse, Lease, LeasePulse
 from selfsched_broker.core.draft import Context, Decision, Draft
-from selfsched_broker.core.grants import change_job, settle_claims, take_word
+from selfsched_broker.core.grants import change_job, is_repaid, settle_claims, take_word
 from selfsched_broker.core.leases import JOB_TABLE, ClaimEvent, JobEvent, Refusal, step
 from selfsched_broker.core.views import instructions
 
@@ -109,13 +109,15 @@ def report(books: Books, ctx: Context, job_id: str, message: JobReport) -> Decis
     draft = Draft(books, ctx)
     if not _is_news(pulse, message):
         return draft.finish(lambda after: instructions(after, ctx, job_id))
+    had_repaid = is_repaid(draft, job)
     for lease in _renewed(books, job, message):
         draft.put(LeasePulse(lease=lease.id, renewed_at=ctx.now))
     draft.put(_pulse_after(pulse, message, ctx.now))
     _follow_state(draft, job, message)
     _take_bid(draft, job, message)
     _keep_progress(draft, job_id)
-    if not pulse.heard or any(lease.visit for lease in books.leases_of(job_id)):
+    visiting = any(lease.visit for lease in books.leases_of(job_id))
+    if not pulse.heard or visiting or is_repaid(draft, draft.books.jobs[job_id]) is not had_repaid:
         draft.wake()
     return draft.finish(lambda after: instructions(after, ctx, job_id))
 

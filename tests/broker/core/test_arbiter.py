@@ -84,6 +84,23 @@ def test_the_holder_grows_back_when_the_other_ends(driver: Driver) -> None:
     assert driver.held(first) == ["cpu0", "cpu1"]
 
 
+def test_a_device_that_became_free_too_early_is_had_as_soon_as_the_move_is_repaid() -> None:
+    """Not at the next tick: here that is an hour away."""
+    driver = Driver(policy=Themis(), options=LeaseOptions(term_seconds=3600.0))
+    driver.node(devices=2)
+    first = _settled_alone(driver)
+    second = driver.register("bob", 1, 1)
+    driver.release(first)
+    driver.now += 1.0
+    driver.node()
+    assert len(driver.held(first)) == len(driver.held(second)) == 1
+    driver.end(second, Outcome.CANCELLED)
+    driver.live(10.0)
+    assert len(driver.held(first)) == 1, "its shrinking is not repaid"
+    driver.live(15.0)
+    assert len(driver.held(first)) == 2
+
+
 def test_a_device_awarded_while_held_goes_to_nobody_else(driver: Driver) -> None:
     first = _settled_alone(driver)
     second = driver.register("bob", 1, 1)
