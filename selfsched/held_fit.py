@@ -183,8 +183,9 @@ class HeldFit:
             return _Verdict(
                 "go", "the broker is away. Training begins and holds no lease; it is asked again."
             )
-        if not standing.held_by and _is_all_ours(processes_named(standing.detail)):
-            # Lightning makes a CUDA context before any callback is called.
+        if not standing.held_by and _is_all_ours(processes_named(standing.detail)) and is_taken:
+            # Lightning makes a CUDA context before any callback is called: the broker gives the
+            # device to whose process it is, unless a limit of the account is in the way.
             words = "the broker takes this training's own process on its GPU for a stranger"
             return _Verdict("go", f"{words}. Training begins and holds no lease; it is asked again.")
         if not standing.held_by and standing.detail and waited > GIVE_UP_SECONDS:

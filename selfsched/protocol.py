@@ -416,6 +416,8 @@ class DeviceProcess(Message):
 
     pid: Annotated[int, Field(ge=0, le=2**31)]
     started: Count
+    session: Count = 0
+    """Session it belongs to; 0 where it cannot be told."""
     account: Name | None
     """Owner's name; None where it cannot be told."""
     used_bytes: Count | None = None

@@ -2,7 +2,8 @@
 
 1. Silent nodes, expired leases, overdue orders to leave, jobs that idle or were never heard
    of again, visits that are over.
-2. Claims whose devices are proven empty are granted.
+2. Claims whose devices are proven empty are granted; so are devices to the very job whose
+   processes are on them.
 3. After the quiet time of a restart: the auction of the tick, or between ticks one for a
    device that became free and for jobs that have none. The same question (which seats, who
    contends for how many) is not asked twice between two ticks.
@@ -19,7 +20,7 @@ from selfsched_broker.core.books import Agenda, Books, Claim, Job, JobPulse, Lea
 from selfsched_broker.core.controls import newest_first, pause_job
 from selfsched_broker.core.draft import Context, Decision, Draft
 from selfsched_broker.core.fairness import is_measured
-from selfsched_broker.core.grants import grant, is_free, is_repaid, lose, order_leave, settle_claims
+from selfsched_broker.core.grants import grant, is_free, is_repaid, lose, order_leave, settle_claims, sits_on
 from selfsched_broker.core.jobs import end_job
 from selfsched_broker.core.leases import ClaimEvent
 from selfsched_broker.core.markets import (
@@ -32,10 +33,11 @@ from selfsched_broker.core.markets import (
     free_devices,
     is_silent,
     needs_visit,
+    quota_left,
 )
 from selfsched_broker.core.nodes import silence_nodes
 from selfsched_broker.core.retention import forget_old
-from selfsched_broker.core.rulings import hold_auction
+from selfsched_broker.core.rulings import hold_auction, term_end
 
 _NOTHING = Stakes({})
 _NEVER = math.inf
@@ -87,6 +89,7 @@ def advance(books: Books, ctx: Context) -> Decision[None]:
     _end_stated_times(draft)
     _grant_claims(draft)
     if ctx.now >= draft.books.agenda.quiet_until:
+        _grant_to_sitters(draft)
         _hold_auctions(draft)
     if draft.books.agenda.wake:
         draft.put(replace(draft.books.agenda, wake=False))
@@ -280,6 +283,25 @@ def _grant_claims(draft: Draft) -> None:
             visit = all(claim.visit for claim in granted)
             devices = [claim.device for claim in granted]
             grant(draft, job_id, devices, term_ends_at=term, visit=visit, reason=reason)
+
+
+def _grant_to_sitters(draft: Draft) -> None:
+    """A job that asks for exactly the devices it sits on gets them: they are of no use to others."""
+    books = draft.books
+    for job in [job for job in books.live_jobs() if job.wanted_devices and contends(draft, job)]:
+        devices = job.wanted_devices
+        if not _has_nothing(draft, job) or not any(sits_on(books, device, job) for device in devices):
+            continue
+        limit = quota_left(books, job.account)
+        if limit is not None and len(devices) > limit:
+            continue
+        if all(
+            books.claim_on(device) is None
+            and (is_free(books, device, draft.now, draft.options) or sits_on(books, device, job))
+            for device in devices
+        ):
+            reason = "its own processes are on them already"
+            grant(draft, job.id, devices, term_ends_at=term_end(draft, job.id), visit=False, reason=reason)
 
 
 def _grantable(draft: Draft, job_id: str, claims: list[Claim], ready: list[Claim]) -> list[Claim]:

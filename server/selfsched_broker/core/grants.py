@@ -40,6 +40,24 @@ def is_free(books: Books, device_id: str, now: float, options: LeaseOptions) -> 
     return device.sick_at is None or now - pulse.since >= options.sick_recovery_seconds
 
 
+def sits_on(books: Books, device_id: str, job: Job) -> bool:
+    """Whether a device is nobody's, and nothing but a job's own processes is on it.
+
+    So it is for a plain program on a GPU: its CUDA context is there before it can ask. Its
+    processes are the one it named and those of the same session begun later (DDP's ranks).
+    """
+    device, pulse, process = books.devices.get(device_id), books.pulses.get(device_id), job.process
+    if device is None or pulse is None or process is None or process.node != device.node:
+        return False
+    if device.drained or device.sick_at is not None or pulse.state != "occupied" or not pulse.processes:
+        return False
+    return books.holding_of(device_id) is None and all(
+        (found.pid, found.started) == (process.pid, process.started)
+        or (found.session == process.session > 0 and found.started >= process.started)
+        for found in pulse.processes
+    )
+
+
 def change_job(draft: Draft, job_id: str, event: JobEvent) -> Job:
     """Let an event happen to a job; returns its new value."""
     job = draft.books.jobs[job_id]
@@ -54,13 +72,17 @@ def change_job(draft: Draft, job_id: str, event: JobEvent) -> Job:
 def grant(
     draft: Draft, job_id: str, devices: Sequence[str], *, term_ends_at: float, visit: bool, reason: str
 ) -> Lease:
-    """Give free devices to a job under a new fence.
+    """Give free devices, or those that the job sits on already, to it under a new fence.
 
     Raises:
         IllegalEvent: a device is not free (S1, S4), or the job may not hold devices now.
     """
     books, now = draft.books, draft.now
-    taken = [device for device in devices if not is_free(books, device, now, draft.options)]
+    taken = [
+        device
+        for device in devices
+        if not is_free(books, device, now, draft.options) and not sits_on(books, device, books.jobs[job_id])
+    ]
     if taken or not devices:
         raise IllegalEvent(f"cannot grant {taken or 'nothing'} to {job_id}: not free")
     broker = books.broker

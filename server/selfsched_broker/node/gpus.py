@@ -202,6 +202,7 @@ class NvmlGpus:
         return DeviceProcess(
             pid=pid,
             started=stat.started if stat else 0,
+            session=stat.session if stat else 0,
             account=self._processes.account_of(pid),
             used_bytes=used_bytes,
         )

@@ -110,7 +110,7 @@ def test_d28_a_process_without_a_lease_is_reported_with_its_start_and_owner(
     assert stat is not None
     assert report.state == "occupied"
     assert (process.pid, process.started, process.used_bytes) == (ME, stat.started, 2**30)
-    assert process.account == Processes().account_of(ME)
+    assert (process.account, process.session) == (Processes().account_of(ME), os.getsid(ME))
     machine.has("GPU-a A100 3 0 -")
     assert _states(gpus.read()) == {"GPU-a": "empty"}
 
