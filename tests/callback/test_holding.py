@@ -370,7 +370,9 @@ def test_error_refuses_and_says_what_to_do(full: Lab) -> None:
     assert [end.outcome for end in full.broker.ends] == [Outcome.CANCELLED]
 
 
-def test_its_own_process_on_the_device_is_not_waited_for(full: Lab) -> None:
+def test_its_own_process_on_the_device_is_not_waited_for(full: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker had its time to give the device to whose process it is."""
+    monkeypatch.setattr("selfsched.held_fit.GRANT_SECONDS", 0.3)
     full.broker.held_by = {}
     full.broker.state = DeviceState.QUARANTINED
     full.broker.detail = f"in use without a lease by anna (process {os.getpid()})"
