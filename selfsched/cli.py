@@ -112,6 +112,24 @@ def run(
     raise typer.Exit(run_job(request))
 
 
+@app.command(
+    context_settings=VERBATIM,
+    epilog="Examples: selfsched profile -- python train.py  |  "
+    "selfsched profile --devices 1-4 --json -- python train.py",
+)
+def profile(
+    command: Annotated[list[str], typer.Argument(metavar="[--] COMMAND...", help="Run verbatim.")],
+    devices: Annotated[
+        str | None, typer.Option("--devices", metavar="N|N-M", help="Which counts; default: all there are.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a script's steps on each device count, up to a minute each, and stop."""
+    from selfsched.commands.profile import show_profile
+
+    raise typer.Exit(show_profile(tuple(command), devices, as_json=as_json))
+
+
 @app.command(epilog="Examples: selfsched status  |  selfsched status --json | jq .jobs")
 def status(as_json: Json = False, broker: Broker = None) -> None:
     """What do I have, why, and when am I done; and who holds the rest."""

@@ -36,7 +36,7 @@ def show_explanation(broker: str | None, wanted: str, *, as_json: bool) -> None:
     if history is not None:
         _print_history(history)
     if told is not None:
-        _print_model(told)
+        print_model(told)
 
 
 def _view(broker: str | None, wanted: str) -> tuple[JobView | None, str]:
@@ -93,7 +93,8 @@ def _forecast_row(made: ForecastMade) -> tuple[object, ...]:
     )
 
 
-def _print_model(told: Explanation) -> None:
+def print_model(told: Explanation) -> None:
+    """Print what a job knows of its own steps: parts, the scaling curve, words."""
     parts = sorted(told.parts.items(), key=lambda part: -part[1])
     print_table(
         f"A step on {told.devices} devices", ("part", "mean"),

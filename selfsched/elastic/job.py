@@ -41,6 +41,8 @@ class JobDescription(BaseModel):
     job_seed: int = 0
     plan: str | None = None
     """A fixed list of allocations (`2@0,1@7`) that stands in for a broker."""
+    profile: bool = False
+    """Visit each device count for a moment and end; stands in for a broker."""
     broker: str | None = None
     """Address of the broker; None: as `selfsched.settings` finds one."""
     without_broker: bool = False

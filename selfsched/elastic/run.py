@@ -25,6 +25,8 @@ class RunOptions:
     """The same name is the same job: an unfinished run of it goes on from its checkpoint."""
     plan: str | None = None
     """`2@0,1@7`: a fixed list of allocations, with no broker."""
+    profile: bool = False
+    """Visit each device count for a moment, with no broker, and end."""
     fixed: bool = False
     """Any program at all, once, on `max_devices` that are never taken before its stated time."""
     stated_seconds: float | None = None
@@ -61,6 +63,15 @@ def run_command(command: list[str], options: RunOptions, *, view: View | None = 
     Raises:
         Refused: options that contradict each other, a name that is taken.
     """
+    outcome, directory = follow_command(command, options, view=view)
+    _say_how_it_ended(outcome, directory, options.name)
+    return outcome.exit_code
+
+
+def follow_command(
+    command: list[str], options: RunOptions, *, view: View | None = None
+) -> tuple[RunOutcome, RunDirectory]:
+    """As `run_command`; says nothing of how it ended, and returns that and the run's directory."""
     from selfsched.elastic.program import package_in
     from selfsched.elastic.views import TerminalView
 
@@ -76,13 +87,12 @@ def run_command(command: list[str], options: RunOptions, *, view: View | None = 
         package=package_in(command, here), working_directory=here,
         min_devices=options.min_devices, max_devices=options.max_devices,
         batch_devices=options.batch_devices, validation=options.validation,
-        plan=options.plan, broker=options.broker, without_broker=options.without_broker,
+        plan=options.plan, profile=options.profile,
+        broker=options.broker, without_broker=options.without_broker,
         without_zygote=options.without_zygote, fixed=options.fixed,
         stated_seconds=options.stated_seconds, wait_seconds=options.wait_seconds, priority=options.priority,
     )
-    outcome = AttachedRun(job, lock).follow(view or TerminalView())
-    _say_how_it_ended(outcome, directory, options.name)
-    return outcome.exit_code
+    return AttachedRun(job, lock).follow(view or TerminalView()), directory
 
 
 def check_devices(min_devices: int, max_devices: int) -> None:

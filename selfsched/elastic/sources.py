@@ -7,7 +7,7 @@ from selfsched.elastic.job import JobDescription
 
 
 def choose_source(job: JobDescription) -> AllocationSource:
-    """Who decides on this job's devices: its plan, this machine alone, or a broker.
+    """Who decides on this job's devices: its plan, a profile, this machine alone, or a broker.
 
     Raises:
         Refused: the plan cannot be read.
@@ -16,6 +16,10 @@ def choose_source(job: JobDescription) -> AllocationSource:
 
     if job.plan is not None:
         return plan.planned(job)
+    if job.profile:
+        from selfsched.elastic.profile import profiled
+
+        return profiled(job)
     if job.without_broker:
         return plan.unarbitrated(job)
     from selfsched.negotiator import Negotiator
