@@ -32,7 +32,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -153,6 +153,13 @@ def stop_before_training(trainer: Any) -> Callable[[], None]:
         trainer.num_sanity_val_steps = sanity_steps
 
     return as_before
+
+
+def set_fit_status(trainer: Any, status: Literal["FINISHED", "INTERRUPTED"]) -> None:
+    """Let a Trainer say that its fit has ended, and how: `trainer.state`, `trainer.interrupted`."""
+    states = import_module(f"{package_of(trainer)}.trainer.states")
+    trainer.state.fn = states.TrainerFn.FITTING
+    trainer.state.status = states.TrainerStatus[status]
 
 
 # --- what was logged ----------------------------------------------------------------------

@@ -1,7 +1,8 @@
-"""What a fit in other processes hands back to its caller: weights, callbacks, counters.
+"""What a fit in other processes hands back to its caller: weights, callbacks, counters, places.
 
-Written by rank 0 when the fit came to its own end, read in the caller's process into the
-caller's own module and callbacks. `Any` stands for Lightning's objects of either package.
+Written by rank 0 when the fit came to its own end, or else found in its newest restart
+checkpoint; read in the caller's process into the caller's own module, callbacks and loggers.
+`Any` stands for Lightning's objects of either package.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from typing import Any
 
 import torch
 
-from selfsched.elastic.checkpoints import CheckpointStore
+from selfsched.elastic import lightning_internals as internals
+from selfsched.elastic import loggers
+from selfsched.elastic.checkpoints import Checkpoint, CheckpointStore
+from selfsched.elastic.fit_record import FitRecord
 from selfsched.errors import CheckpointUnusable
 
 _CHECKPOINT_ATTRIBUTES = (
@@ -26,7 +30,7 @@ _CHECKPOINT_ATTRIBUTES = (
 
 @dataclass(frozen=True)
 class FitResult:
-    """The state of a finished fit."""
+    """The state of a fit that is over, or of one where it was left."""
 
     weights: Mapping[str, Any]
     """The module's `state_dict`, on the CPU."""
@@ -85,12 +89,39 @@ def restore(result: FitResult, module: Any, trainer: Any) -> None:
             _restore_callback(callback, *states[callback.state_key].pop(0))
 
 
-def restore_weights(run_directory: Path, module: Any) -> None:
-    """Give the module the weights of the run's newest restart checkpoint, if there is one."""
+def result_so_far(run_directory: Path) -> FitResult | None:
+    """The state in which an unfinished fit was left: its newest checkpoint; None: there is none.
+
+    Raises:
+        CheckpointUnusable: it is of another version.
+    """
     checkpoint = _newest_checkpoint(run_directory)
-    if checkpoint is not None:
-        state = torch.load(checkpoint, map_location="cpu", weights_only=False)
-        module.load_state_dict(state["state_dict"])
+    if checkpoint is None:
+        return None
+    state = torch.load(checkpoint.lightning_path, map_location="cpu", weights_only=False)
+    logged = checkpoint.own_fields()["ranks"][0]["logged"]
+    return FitResult(
+        weights=state["state_dict"],
+        callbacks=tuple(
+            (key, kept, {name: kept[name] for name in ("dirpath",) if name in kept})
+            for key, kept in state.get("callbacks", {}).items()
+        ),
+        loops=state["loops"]["fit_loop"],
+        callback_metrics=logged["callback_metrics"],
+        logged_metrics=logged["logged_metrics"],
+        progress_bar_metrics=logged["progress_bar_metrics"],
+        global_step=int(state["global_step"]),
+        current_epoch=int(state["epoch"]),
+    )
+
+
+def show_end(run_directory: Path, trainer: Any, *, finished: bool) -> None:
+    """Let the caller's Trainer say how the fit ended, and its loggers where the segments wrote."""
+    fits = _fits(run_directory)
+    record = FitRecord.read(fits[-1]) if fits else None
+    if record is not None:
+        loggers.pin(trainer.loggers, record.logger_versions)
+    internals.set_fit_status(trainer, "FINISHED" if finished else "INTERRUPTED")
 
 
 def copy_checkpoint(run_directory: Path, target: Path, *, weights_only: bool) -> None:
@@ -104,21 +135,22 @@ def copy_checkpoint(run_directory: Path, target: Path, *, weights_only: bool) ->
         raise CheckpointUnusable(f"the run in {run_directory} has left no checkpoint")
     target.parent.mkdir(parents=True, exist_ok=True)
     if not weights_only:
-        shutil.copyfile(checkpoint, target)
+        shutil.copyfile(checkpoint.lightning_path, target)
         return
-    state = torch.load(checkpoint, map_location="cpu", weights_only=False)
+    state = torch.load(checkpoint.lightning_path, map_location="cpu", weights_only=False)
     for training_only in ("optimizer_states", "lr_schedulers", "loops", "callbacks"):
         state.pop(training_only, None)
     torch.save(state, target)
 
 
-def _newest_checkpoint(run_directory: Path) -> Path | None:
-    fits = sorted((run_directory / "fits").glob("*"), key=lambda path: int(path.name))
-    for fit in reversed(fits):
-        newest = CheckpointStore(fit).newest()
-        if newest is not None:
-            return newest.lightning_path
-    return None
+def _newest_checkpoint(run_directory: Path) -> Checkpoint | None:
+    found = (CheckpointStore(fit).newest() for fit in reversed(_fits(run_directory)))
+    return next((checkpoint for checkpoint in found if checkpoint is not None), None)
+
+
+def _fits(run_directory: Path) -> list[Path]:
+    """The directories of a run's fits, in their order."""
+    return sorted((run_directory / "fits").glob("*"), key=lambda path: int(path.name))
 
 
 def _restore_callback(callback: Any, state: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:

@@ -164,13 +164,19 @@ class Trainer:
         from selfsched.elastic import results
 
         directory = self._run_directory
-        if outcome.outcome == "finished":
+        finished = outcome.outcome == "finished"
+        if finished:
             self._unfinished = None
             self._result = results.read_result(directory.result)
-            self._plain = None
-            results.restore(self._result, self._model, self._plain_trainer())
         elif outcome.outcome in ("stopped", "yielded"):
-            results.restore_weights(directory.path, self._model)
+            self._result = results.result_so_far(directory.path)
+        else:
+            return
+        self._plain = None
+        trainer = self._plain_trainer()
+        if self._result is not None:
+            results.restore(self._result, self._model, trainer)
+        results.show_end(directory.path, trainer, finished=finished)
 
     @property
     def _run_directory(self) -> RunDirectory:

@@ -59,6 +59,7 @@ class Model(L.LightningModule):
         time.sleep(self.step_seconds)
         loss = self.loss(batch)
         self.log("loss", loss)
+        self.log("steps_before", float(self.global_step))
         return loss
     def validation_step(self, batch, index):
         self.log("validation_loss", self.loss(batch))
@@ -70,14 +71,14 @@ class Model(L.LightningModule):
 def weights(model):
     return torch.cat([w.detach().flatten() for w in model.parameters()])
 
-def fit(plan, name=None, epochs=3, **model_arguments):
+def fit(plan, name=None, epochs=3, logger=False, **model_arguments):
     L.seed_everything(7, verbose=False)
     global model, trainer, best
     model = Model(**model_arguments)
     best = L.pytorch.callbacks.ModelCheckpoint(dirpath=os.environ["BEST"] + plan, monitor="validation_loss")
     trainer = selfsched.Trainer(
-        1, 2, plan=plan, name=name, max_epochs=epochs, accelerator="cpu", logger=False, callbacks=[best],
-        enable_model_summary=False,
+        1, 2, plan=plan, name=name, max_epochs=epochs, accelerator="cpu", logger=logger, callbacks=[best],
+        enable_model_summary=False, log_every_n_steps=1,
     )
     trainer.fit(model, datamodule=Data())
 """
@@ -148,12 +149,17 @@ def test_a_cell_trains_through_two_one_two_as_without_a_change(kernel: Kernel) -
     assert error is None, text + error
     state = "(trainer.global_step, trainer.current_epoch, best.best_model_path[-20:])"
     uninterrupted = kernel.value(state)
-    text, error = kernel.run("fit('2@0,1@7,2@22', name='changing')")
+    logger = "L.pytorch.loggers.CSVLogger(os.environ['BEST'] + '-logs')"
+    text, error = kernel.run(f"fit('2@0,1@7,2@22', name='changing', logger={logger})")
     assert error is None, text + error
     assert kernel.value("float((weights(model) - uninterrupted).abs().max())") <= 1e-6
     assert kernel.value(state) == uninterrupted
     assert kernel.value("trainer.checkpoint_callback.best_model_path == best.best_model_path")
-    assert kernel.value("sorted(trainer.callback_metrics)") == ["loss", "validation_loss"]
+    assert kernel.value("sorted(trainer.callback_metrics)") == ["loss", "steps_before", "validation_loss"]
+    assert kernel.value("trainer.state.status.name") == "FINISHED"
+    assert kernel.value("trainer.log_dir == trainer.logger.log_dir") is True
+    rows = "open(trainer.log_dir + '/metrics.csv').read().splitlines()"
+    assert kernel.value(f"[row for row in {rows} if ',44.0,' in row]"), "the log of the last step is there"
     assert kernel.value("torch.cuda.is_initialized()") is False
     bars = [m for m in kernel.messages if m["msg_type"] == "update_display_data"]
     assert len(bars) < 100
@@ -195,6 +201,11 @@ def test_stop_checkpoints_and_the_next_fit_goes_on(kernel: Kernel) -> None:
     assert error.startswith("Stopped: stopped; fit() on the same Trainer goes on from the checkpoint at step")
     assert "KeyboardInterrupt" not in error
     assert_nothing_left(run)
+    stopped_at = kernel.value("(trainer.global_step, trainer.current_epoch)")
+    assert 0 < stopped_at[0] < 75
+    assert stopped_at == (int(error.split("at step")[1]), stopped_at[0] // 15)
+    assert kernel.value("float(trainer.callback_metrics['steps_before'])") == stopped_at[0] - 1
+    assert kernel.value("(trainer.interrupted, trainer.state.status.name)") == (True, "INTERRUPTED")
     _text, error = kernel.run("model.step_seconds = 0.0; trainer.fit(model, datamodule=Data())")
     assert error is None
     assert kernel.value("trainer.global_step") == 75
