@@ -30,6 +30,10 @@ app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON value on standard output, nothing else there.")]
 BROKER_HELP = "Address of the broker, instead of SELFSCHED_BROKER: http://HOST:PORT or unix:/PATH."
+Picture = Annotated[
+    Path | None,
+    typer.Option("--picture", metavar="FILE.svg", help="Draw the scaling curve (.svg, .png, .pdf)."),
+]
 Broker = Annotated[str | None, typer.Option("--broker", metavar="ADDRESS", help=BROKER_HELP)]
 VERBATIM = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
 
@@ -122,12 +126,13 @@ def profile(
     devices: Annotated[
         str | None, typer.Option("--devices", metavar="N|N-M", help="Which counts; default: all there are.")
     ] = None,
+    picture: Picture = None,
     as_json: Json = False,
 ) -> None:
     """Measure a script's steps on each device count, up to a minute each, and stop."""
     from selfsched.commands.profile import show_profile
 
-    raise typer.Exit(show_profile(tuple(command), devices, as_json=as_json))
+    raise typer.Exit(show_profile(tuple(command), devices, as_json=as_json, picture=picture))
 
 
 @app.command(epilog="Examples: selfsched status  |  selfsched status --json | jq .jobs")
@@ -160,13 +165,14 @@ def forecast(
 @app.command(epilog="Example: selfsched explain my-job")
 def explain(
     job: Annotated[str, typer.Argument(help="Name or id of a job, or the directory of a run.")],
+    picture: Picture = None,
     as_json: Json = False,
     broker: Broker = None,
 ) -> None:
     """Why a job has what it has, what a step consists of, and what more devices would bring."""
     from selfsched.commands.explain import show_explanation
 
-    show_explanation(broker, job, as_json=as_json)
+    show_explanation(broker, job, as_json=as_json, picture=picture)
 
 
 @app.command(context_settings=VERBATIM, epilog="Example: selfsched verify -- python train.py")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from selfsched.commands.connection import connect, find_job
+from selfsched.commands.picture import check_picture, draw
 from selfsched.commands.printing import console, plain, print_json, print_table
 from selfsched.commands.runs import find_run, read_history, read_model
 from selfsched.commands.views import forecast_words
@@ -15,12 +16,13 @@ from selfsched.errors import BrokerError, Refused
 from selfsched.protocol import JobView
 
 
-def show_explanation(broker: str | None, wanted: str, *, as_json: bool) -> None:
-    """Print all that is known of a job.
+def show_explanation(broker: str | None, wanted: str, *, as_json: bool, picture: Path | None = None) -> None:
+    """Print all that is known of a job, and draw its scaling where a file is named for it.
 
     Raises:
-        Refused: neither the broker nor this machine knows it.
+        Refused: neither the broker nor this machine knows it, or the picture cannot be drawn.
     """
+    check_picture(picture)
     view, trouble = _view(broker, wanted)
     run = find_run(view.job if view else wanted) or find_run(wanted)
     if view is None and run is None:
@@ -28,6 +30,10 @@ def show_explanation(broker: str | None, wanted: str, *, as_json: bool) -> None:
     history = read_history(run) if run else None
     model = read_model(run) if run else None
     told = model.explanation() if model else None
+    if picture is not None:
+        if told is None or not told.curve:
+            raise Refused(f"no step of {wanted[:80]} has been measured on this machine: nothing to draw yet")
+        draw(told, picture)
     if as_json:
         print_json(_json(view, run, history, told))
         return

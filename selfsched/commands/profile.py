@@ -9,6 +9,7 @@ from pathlib import Path
 
 from selfsched.commands.arguments import parse_devices
 from selfsched.commands.explain import print_model
+from selfsched.commands.picture import check_picture, draw
 from selfsched.commands.printing import print_json
 from selfsched.commands.runs import read_model
 from selfsched.core.bidding import Explanation
@@ -19,13 +20,16 @@ class ProfileFailed(SelfschedError):
     """The program ended before a step was measured."""
 
 
-def show_profile(command: tuple[str, ...], devices: str | None, *, as_json: bool) -> int:
+def show_profile(
+    command: tuple[str, ...], devices: str | None, *, as_json: bool, picture: Path | None = None
+) -> int:
     """Run the command on each device count for a moment and print what its steps cost.
 
     Args:
         command: as for `selfsched run`; what it logs and saves meanwhile stays.
         devices: `N` or `N-M`; None: all that this machine has.
         as_json: print one JSON object instead of tables.
+        picture: file to draw the parts of a step and the scaling curve to.
 
     Returns:
         The exit code: that of the program where it failed.
@@ -34,6 +38,7 @@ def show_profile(command: tuple[str, ...], devices: str | None, *, as_json: bool
         Refused: options that are wrong, or no command.
         ProfileFailed: no step was measured.
     """
+    check_picture(picture)
     from selfsched.elastic.run import RunOptions, follow_command
     from selfsched.elastic.views import TerminalView
 
@@ -53,6 +58,8 @@ def show_profile(command: tuple[str, ...], devices: str | None, *, as_json: bool
             "no training step was measured: is there a Trainer with selfsched.SelfScheduler() in it, "
             "and does its fit make more than a few steps?"
         )
+    if picture is not None:
+        draw(told, picture)
     _show(told, as_json=as_json)
     return EXIT_FINE
 

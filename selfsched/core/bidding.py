@@ -32,6 +32,10 @@ UNKNOWN_END_SECONDS = 14_400.0
 """What stands in for the remaining time of a run without any limit, on its reference count."""
 
 
+LIMITING_SHARE = 0.1
+"""A part of a step that is worth a word."""
+
+
 @dataclass
 class RestartCost:
     """What moving to other devices costs, in parts, learned from each restart."""
@@ -157,6 +161,34 @@ def duration_words(seconds: float) -> str:
     return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
 
 
+def limit_words(parts: Mapping[str, float], devices: int) -> tuple[str, ...]:
+    """What keeps a step from scaling, where it is a tenth of it or more.
+
+    Args:
+        parts: seconds of a step by part.
+        devices: on which they were measured.
+    """
+    whole = math.fsum(parts.values())
+    if whole <= 0:
+        return ()
+    remedies = {
+        "communication": ("Communication", "more devices add to it; a larger batch or accumulation helps"),
+        "data": ("Waiting for data", "more devices do not shorten it; more loader workers may"),
+        "other": ("What is outside forward and backward", "callbacks and logging, which do not scale"),
+    }
+    shares = {name: parts.get(name, 0.0) / whole for name in remedies}
+    return tuple(
+        f"{remedies[name][0]} is {share:.0%} of a step on {devices_words(devices)}: {remedies[name][1]}."
+        for name, share in sorted(shares.items(), key=lambda item: -item[1])
+        if share >= LIMITING_SHARE
+    )
+
+
+def devices_words(count: int) -> str:
+    """`1 device`, `4 devices`."""
+    return "1 device" if count == 1 else f"{count} devices"
+
+
 def saving_words(
     here: Remaining, others: Mapping[int, tuple[Remaining, float]], *, in_hindsight: bool = False
 ) -> tuple[str, ...]:
@@ -171,7 +203,7 @@ def saving_words(
     for count in sorted(others):
         there, restart = others[count]
         saved = here.median_seconds - there.median_seconds - restart
-        name = f"{count} device" if count == 1 else f"{count} devices"
+        name = devices_words(count)
         doubt = ", with little certainty" if math.hypot(here.sigma_log, there.sigma_log) > 0.35 else ""
         amount = duration_words(abs(saved))
         if abs(saved) < 0.02 * here.median_seconds:

@@ -20,7 +20,9 @@ from selfsched.core.bidding import (
     UNKNOWN_END_SECONDS,
     Explanation,
     RestartCost,
+    devices_words,
     duration_words,
+    limit_words,
     saving_words,
     standing_bid,
 )
@@ -363,8 +365,7 @@ class JobModel:
         step = self.step_time(devices)
         if step is None:
             return ("No step has been measured yet.",)
-        name = "1 device" if devices == 1 else f"{devices} devices"
-        words = [f"A step takes {duration_words(step[0])} on {name}."]
+        words = [f"A step takes {duration_words(step[0])} on {devices_words(devices)}."]
         done = self._ledger.all_done
         here = self._whole_time(devices) if done else self._remaining_work_time(devices, devices, now)
         others = {}
@@ -372,6 +373,7 @@ class JobModel:
             there = self._whole_time(count) if done else self._remaining_work_time(count, devices, now)
             if count != devices and there is not None:
                 others[count] = (there, 0.0 if done else self._move_seconds(devices, count))
+        words += limit_words(self._steps.series(devices).part_means(), devices)
         if here is not None and here.median_seconds > 0:
             words += saving_words(here, others, in_hindsight=done)
         if self._ledger.planned_steps is None and not self._ledger.finished:

@@ -11,17 +11,10 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from selfsched.commands.picture import PART_COLOURS
 from selfsched.demo.result import DemoJob, DemoStory, JobStory
 
 COLOURS = {"notebook": "#3a6ea5", "script": "#d9822b"}
-PART_COLOURS = {
-    "forward": "#7aa6c2",
-    "backward": "#3a6ea5",
-    "communication": "#c44e52",
-    "optimiser": "#8c8c8c",
-    "data": "#d9c36a",
-    "other": "#d8d8d8",
-}
 DEVICE_SHADES = {1: 0.45, 2: 1.0}
 _STYLE = {
     "font.size": 9,

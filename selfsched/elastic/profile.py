@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from selfsched.core.bidding import devices_words
 from selfsched.core.events import FitStarted, StepsTimed
 from selfsched.core.step_knowledge import VISIT_SECONDS, VISIT_STEPS
 from selfsched.elastic.allocation import Allocation, Device, SegmentEnd
@@ -54,7 +55,7 @@ class Profile:
         if not self._to_visit:
             return Allocation(ends_because=PROFILED)
         count = self._to_visit[0]
-        return Allocation(devices=self._devices[:count], reason=f"visits {_devices_words(count)}")
+        return Allocation(devices=self._devices[:count], reason=f"visits {devices_words(count)}")
 
     def _is_measured(self, now: float) -> bool:
         if not self._to_visit or self._stepping_since is None:
@@ -84,7 +85,7 @@ class Profile:
             return None
         count, left = self._to_visit[0], len(self._to_visit) - 1
         after = f", {left} more to visit" if left else ""
-        return f"{min(self._steady, VISIT_STEPS)} of {VISIT_STEPS} steps on {_devices_words(count)}{after}"
+        return f"{min(self._steady, VISIT_STEPS)} of {VISIT_STEPS} steps on {devices_words(count)}{after}"
 
     def end(self, outcome: Outcome, reason: str) -> None:
         self._record.finish(str(outcome), self._now())
@@ -104,7 +105,3 @@ def slots(cores: Sequence[int], count: int) -> tuple[Device, ...]:
         device.model_copy(update={"cores": tuple(cores[i * each : (i + 1) * each])})
         for i, device in enumerate(local_devices.private_cpu_devices(count))
     )
-
-
-def _devices_words(count: int) -> str:
-    return "1 device" if count == 1 else f"{count} devices"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from selfsched.core.bidding import RestartCost, duration_words, saving_words, standing_bid
+from selfsched.core.bidding import RestartCost, duration_words, limit_words, saving_words, standing_bid
 from selfsched.core.forecast import Remaining
 
 
@@ -82,3 +82,12 @@ def test_words_say_what_would_be_saved_lost_or_unchanged() -> None:
 def test_words_admit_little_certainty_and_speak_in_hindsight() -> None:
     words = saving_words(left(100.0), {4: (left(40.0, 0.6), 0.0)}, in_hindsight=True)
     assert words == ("4 devices would have saved 1 min 00 s of 1 min 40 s, with little certainty.",)
+
+
+def test_what_keeps_a_step_from_scaling_is_said_with_its_share_worst_first() -> None:
+    parts = {"forward": 0.03, "backward": 0.02, "communication": 0.038, "data": 0.012, "other": 0.0}
+    first, second = limit_words(parts, 2)
+    assert first.startswith("Communication is 38% of a step on 2 devices")
+    assert second.startswith("Waiting for data is 12% of a step")
+    assert limit_words({"forward": 1.0, "data": 0.05}, 1) == ()
+    assert limit_words({}, 1) == ()
