@@ -82,7 +82,8 @@ class LiveBroker:
         return self._keep(httpx.Client(base_url=self.url, trust_env=False))
 
     def as_account(self, account: str, *, node: str | None = None) -> httpx.Client:
-        """A client with a new token, over TCP."""
+        """A client with a new token, over TCP; the account is made when it is not there."""
+        assert self.admin.put(f"/v1/admin/accounts/{account}", json={}).status_code == 200
         made = self.admin.post(f"/v1/admin/accounts/{account}/tokens", json={"node": node} if node else {})
         assert made.status_code == 201, made.text
         headers = {"Authorization": f"Bearer {made.json()['token']}"}

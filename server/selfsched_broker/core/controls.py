@@ -18,7 +18,7 @@ from selfsched.protocol import (
     Resume,
     SetAccount,
 )
-from selfsched_broker.core.books import Books, Holding, Job, Token
+from selfsched_broker.core.books import Account, Books, Holding, Job, Token
 from selfsched_broker.core.draft import Context, Decision, Draft
 from selfsched_broker.core.grants import change_job, empty, lose, order_leave, settle_claims
 from selfsched_broker.core.jobs import end_job, live_job
@@ -151,24 +151,43 @@ def set_account(
 ) -> Decision[AccountView]:
     """Make an account or change its weight, limit and rights."""
     draft = Draft(books, ctx)
+    before = books.accounts.get(name)
     account = draft.account(name)
     limit = None if message.lift_max_devices else message.max_devices or account.max_devices
-    draft.put(
-        replace(
-            account,
-            weight=account.weight if message.weight is None else message.weight,
-            max_devices=limit,
-            admin=account.admin if message.admin is None else message.admin,
-            disabled=account.disabled if message.disabled is None else message.disabled,
-        )
+    after = replace(
+        account,
+        weight=account.weight if message.weight is None else message.weight,
+        max_devices=limit,
+        admin=account.admin if message.admin is None else message.admin,
+        disabled=account.disabled if message.disabled is None else message.disabled,
     )
+    draft.put(after)
     _leave_beyond_limit(draft, name, limit)
-    changed = message.model_dump(exclude_none=True, exclude_defaults=True)
     if message.disabled:
         _leave_beyond_limit(draft, name, 0)
-    draft.audit("set_account", name, ", ".join(f"{k}={v}" for k, v in changed.items()), account=by)
+    draft.audit("set_account", name, _change_words(before, after), account=by)
     draft.wake()
     return draft.finish(lambda after: account_view(after, name))
+
+
+def _change_words(before: Account | None, after: Account) -> str:
+    """What became of an account, for the audit: every right as it was and as it is."""
+    now = _rights(after)
+    if before is None:
+        return "made: " + ", ".join(f"{name} {value}" for name, value in now.items())
+    was = _rights(before)
+    changed = [f"{name} {was[name]} -> {value}" for name, value in now.items() if value != was[name]]
+    return ", ".join(changed) or "nothing changed"
+
+
+def _rights(account: Account) -> dict[str, str]:
+    limit = "no limit" if account.max_devices is None else str(account.max_devices)
+    return {
+        "weight": f"{account.weight:g}",
+        "max_devices": limit,
+        "admin": "yes" if account.admin else "no",
+        "disabled": "yes" if account.disabled else "no",
+    }
 
 
 def _leave_beyond_limit(draft: Draft, account: str, limit: int | None) -> None:
@@ -184,12 +203,16 @@ def _leave_beyond_limit(draft: Draft, account: str, limit: int | None) -> None:
 
 
 def record_token(books: Books, ctx: Context, token: Token, *, by: str) -> Decision[Accepted]:
-    """Keep the hash of a token that was issued. Its account is made when it is not there."""
+    """Keep the hash of a token that was issued.
+
+    A misspelt name must not become an account with rights of its own: it is refused.
+    """
     if token.token_id in books.tokens:
         raise Refusal(ProblemCode.CONFLICT, f"there is a token {token.token_id} already")
-    draft = Draft(books, ctx)
     if token.account not in books.accounts:
-        draft.put(draft.account(token.account))
+        words = f"there is no account {token.account}: make it first, with `users add {token.account}`"
+        raise Refusal(ProblemCode.NOT_FOUND, words)
+    draft = Draft(books, ctx)
     draft.put(token)
     draft.audit("issue_token", token.token_id, f"for {token.account}", account=by)
     return draft.finish(lambda _: Accepted())

@@ -34,6 +34,7 @@ def broker(tmp_path: Path) -> Iterator[LiveBroker]:
 
 
 def token_of(broker: LiveBroker, account: str) -> str:
+    broker.admin.put(f"/v1/admin/accounts/{account}", json={})
     made = broker.admin.post(f"/v1/admin/accounts/{account}/tokens", json={})
     return str(made.json()["token"])
 

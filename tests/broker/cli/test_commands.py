@@ -64,6 +64,13 @@ def test_accounts_and_tokens_of_books_at_rest(run: Run, state: Path) -> None:
     assert "ada" in [a["account"] for a in json.loads(run("users", "list", "--json", *here))]
 
 
+def test_a_token_for_a_misspelt_account_makes_none(run: Run, state: Path) -> None:
+    here = ("--state-dir", str(state))
+    assert "users add adaa" in run("users", "token", "adaa", *here, code=2)
+    assert "adaa" not in run("users", "list", "--json", *here)
+    assert json.loads(run("users", "tokens", "--json", *here)) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

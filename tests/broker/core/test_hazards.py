@@ -448,10 +448,29 @@ def test_a_disabled_account_leaves_its_devices_and_registers_nothing(driver: Dri
         driver.register("ann")
 
 
+def test_the_audit_says_what_was_changed_of_an_account(driver: Driver) -> None:
+    for message in (
+        SetAccount(),
+        SetAccount(weight=2.5, max_devices=4),
+        SetAccount(weight=2.5, lift_max_devices=True, disabled=True),
+        SetAccount(disabled=True),
+    ):
+        driver.do(arbiter.set_account, "eva", message, by="root")
+    details = [audit.detail for audit in driver.books.audits.values() if audit.subject == "eva"]
+    assert details == [
+        "made: weight 1, max_devices no limit, admin no, disabled no",
+        "weight 1 -> 2.5, max_devices no limit -> 4",
+        "max_devices 4 -> no limit, disabled no -> yes",
+        "nothing changed",
+    ]
+
+
 def test_tokens_are_recorded_once_and_revoked(driver: Driver) -> None:
     token = Token(token_id="t1", account="dora", secret_hash="00")
+    with pytest.raises(Refusal, match="users add dora"):
+        driver.do(arbiter.record_token, token, by="root")
+    driver.do(arbiter.set_account, "dora", SetAccount(), by="root")
     driver.do(arbiter.record_token, token, by="root")
-    assert "dora" in driver.books.accounts
     with pytest.raises(Refusal):
         driver.do(arbiter.record_token, token, by="root")
     driver.do(arbiter.revoke_token, "t1", by="root")
