@@ -80,10 +80,14 @@ def backup(
     state_dir: StateDir = None,
 ) -> None:
     """Copy the books to a new file, also while the broker runs."""
+    from selfsched_broker.office import books_place
     from selfsched_broker.printing import say, show_json
     from selfsched_broker.store.schema import backup as copy
 
-    copy(commands.find_settings(state_dir).store_url, target)
+    found = commands.find_settings(state_dir)
+    if state_dir is None and not as_json:
+        commands.say_place(books_place(found))
+    copy(found.store_url, target)
     if as_json:
         show_json({"backup": str(target)})
     else:
@@ -93,10 +97,14 @@ def backup(
 @app.command(epilog="Example: sudo -u selfsched selfsched-broker migrate")
 def migrate(as_json: Json = False, state_dir: StateDir = None) -> None:
     """Bring the books of an older release to this one. They are backed up first."""
+    from selfsched_broker.office import books_place
     from selfsched_broker.printing import say, show_json
     from selfsched_broker.store.schema import migrate as upgrade
 
-    done = upgrade(commands.find_settings(state_dir).store_url)
+    found = commands.find_settings(state_dir)
+    if state_dir is None and not as_json:
+        commands.say_place(books_place(found))
+    done = upgrade(found.store_url)
     copy = str(done.backup) if done.backup else None
     if as_json:
         show_json({"before": done.before, "after": done.after, "backup": copy})

@@ -63,10 +63,17 @@ def find_settings(state_dir: Path | None) -> settings.BrokerSettings:
 
 
 @contextmanager
-def office(state_dir: Path | None) -> Iterator[Office]:
-    """The broker that a command means."""
+def office(state_dir: Path | None, as_json: bool) -> Iterator[Office]:
+    """The broker that a command means; a person who named none is told which one it is."""
     with open_office(find_settings(state_dir)) as found:
+        if state_dir is None and not as_json:
+            say_place(found.place)
         yield found
+
+
+def say_place(place: str) -> None:
+    """Tell a person, on standard error, what a command took by default."""
+    typer.echo(f"{place}; --state-dir names another", err=True)
 
 
 # --- users ---------------------------------------------------------------------------
@@ -83,7 +90,7 @@ def add_user(
 ) -> None:
     """Make an account. On one machine nobody needs this: accounts are made at first sight."""
     message = _account_message(weight=weight, max_devices=max_devices, admin=admin)
-    with office(state_dir) as found:
+    with office(state_dir, as_json) as found:
         if any(account.account == name for account in found.many(AccountView, "/admin/accounts")):
             raise Refused(f"there is an account {name} already: change it with `users set`")
         _show_account(found.one(AccountView, "PUT", f"/admin/accounts/{segment(name)}", message), as_json)
@@ -104,7 +111,7 @@ def set_user(
     message = _account_message(
         weight=weight, max_devices=max_devices, admin=admin, disabled=disabled, lift_max_devices=no_limit
     )
-    with office(state_dir) as found:
+    with office(state_dir, as_json) as found:
         if all(account.account != name for account in found.many(AccountView, "/admin/accounts")):
             raise Refused(f"there is no account {name[:80]!r}: make it with `users add`")
         _show_account(found.one(AccountView, "PUT", f"/admin/accounts/{segment(name)}", message), as_json)
@@ -113,7 +120,7 @@ def set_user(
 @users.command("list", epilog="Example: selfsched-broker users list --json")
 def list_users(as_json: Json = False, state_dir: StateDir = None) -> None:
     """All accounts."""
-    with office(state_dir) as found:
+    with office(state_dir, as_json) as found:
         accounts = found.many(AccountView, "/admin/accounts")
     if as_json:
         show_json(accounts)
@@ -140,7 +147,7 @@ def issue_token(
 ) -> None:
     """A new token for an account, for calls over TCP. It is shown once, here."""
     message = _build(IssueToken, node=node)
-    with office(state_dir) as found:
+    with office(state_dir, as_json) as found:
         issued = found.one(TokenIssued, "POST", f"/admin/accounts/{segment(name)}/tokens", message)
     if as_json:
         show_json(issued)
@@ -156,7 +163,7 @@ def issue_token(
 @users.command("tokens", epilog="Example: selfsched-broker users tokens")
 def list_tokens(as_json: Json = False, state_dir: StateDir = None) -> None:
     """All tokens, without their secrets."""
-    with office(state_dir) as found:
+    with office(state_dir, as_json) as found:
         tokens = found.many(TokenView, "/admin/tokens")
     if as_json:
         show_json(tokens)
@@ -174,7 +181,7 @@ def revoke_token(
     state_dir: StateDir = None,
 ) -> None:
     """Make a token worthless, at once."""
-    with office(state_dir) as found:
+    with office(state_dir, as_json) as found:
         _show_accepted(found.one(Accepted, "DELETE", f"/admin/tokens/{segment(token_id)}"), as_json)
 
 
@@ -190,7 +197,7 @@ def jobs(
 
     Example: selfsched-broker jobs --ended
     """
-    with office(state_dir) as found:
+    with office(state_dir, as_json) as found:
         listed = found.many(JobView, f"/jobs?ended={int(ended)}")
     if as_json:
         show_json(listed)
@@ -214,7 +221,7 @@ def list_leases(context: typer.Context, as_json: Json = False, state_dir: StateD
     """Leases that have not ended."""
     if context.invoked_subcommand is not None:
         return
-    with office(state_dir) as found:
+    with office(state_dir, as_json) as found:
         listed = found.many(LeaseView, "/admin/leases")
     if as_json:
         show_json(listed)
@@ -239,7 +246,7 @@ def release_lease(
     state_dir: StateDir = None,
 ) -> None:
     """End a job's right to a lease now. Its devices are offered again once they are proven empty."""
-    with office(state_dir) as found:
+    with office(state_dir, as_json) as found:
         _show_accepted(found.one(Accepted, "POST", f"/admin/leases/{segment(lease)}/release"), as_json)
 
 
@@ -248,7 +255,7 @@ def list_devices(context: typer.Context, as_json: Json = False, state_dir: State
     """All devices."""
     if context.invoked_subcommand is not None:
         return
-    with office(state_dir) as found:
+    with office(state_dir, as_json) as found:
         cluster = found.one(ClusterView, "GET", "/cluster")
     if as_json:
         show_json(cluster.devices)
@@ -267,7 +274,7 @@ def drain_device(
     state_dir: StateDir = None,
 ) -> None:
     """Take a device out of use; who holds it is told to leave within its notice."""
-    with office(state_dir) as found:
+    with office(state_dir, as_json) as found:
         _show_accepted(found.one(Accepted, "POST", f"/admin/devices/{segment(device)}/drain"), as_json)
 
 
@@ -278,7 +285,7 @@ def undrain_device(
     state_dir: StateDir = None,
 ) -> None:
     """Put a device back into use."""
-    with office(state_dir) as found:
+    with office(state_dir, as_json) as found:
         _show_accepted(found.one(Accepted, "POST", f"/admin/devices/{segment(device)}/undrain"), as_json)
 
 
@@ -289,7 +296,7 @@ def release_device(
     state_dir: StateDir = None,
 ) -> None:
     """End the lease that holds a device now, with all that lease's devices."""
-    with office(state_dir) as found:
+    with office(state_dir, as_json) as found:
         held = [v for v in found.many(LeaseView, "/admin/leases") if device in v.devices]
         if not held:
             raise Refused(f"no lease holds a device {device[:80]!r}")
@@ -311,7 +318,7 @@ def auctions(
 
     Example: selfsched-broker auctions 12
     """
-    with office(state_dir) as found:
+    with office(state_dir, as_json) as found:
         if number is None:
             listed = found.many(AuctionView, f"/auctions?last={max(0, last)}")
         else:
@@ -354,7 +361,7 @@ def policy(as_json: Json = False, state_dir: StateDir = None) -> None:
 
     Example: selfsched-broker policy --json
     """
-    with office(state_dir) as found:
+    with office(state_dir, as_json) as found:
         view = found.one(PolicyView, "GET", "/policy")
     if as_json:
         show_json(view)
@@ -371,7 +378,7 @@ def audit(
 
     Example: selfsched-broker audit --last 20
     """
-    with office(state_dir) as found:
+    with office(state_dir, as_json) as found:
         entries = found.many(AuditEntry, f"/admin/audit?last={max(0, last)}")
     if as_json:
         show_json(entries)

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 
 from selfsched.errors import BrokerError, BrokerUnreachable, InvalidMessage, Refused
 from selfsched.protocol import Message, Problem, ProblemCode, parse
-from selfsched_broker.listening import READY_FILE, read_ready_file
+from selfsched_broker.listening import READY_FILE, Addresses, read_ready_file
 from selfsched_broker.settings import BrokerSettings
 
 M = TypeVar("M", bound=Message)
@@ -41,10 +41,12 @@ class Office:
 
     Args:
         door: carries them.
+        place: which broker answers, in words.
     """
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: Door, place: str) -> None:
         self._door = door
+        self.place = place
 
     def one(self, kind: type[M], method: str, path: str, message: Message | None = None) -> M:
         """A call with one message as its answer.
@@ -80,6 +82,12 @@ class Office:
 def segment(name: str) -> str:
     """A name as one segment of a path."""
     return quote(name, safe="")
+
+
+def books_place(settings: BrokerSettings) -> str:
+    """Where the books are, in words; never the address of a store, which may hold a password."""
+    kind = "the store that the settings name" if settings.store else "the books"
+    return f"{kind} (state directory {settings.state_dir})"
 
 
 class _Socket:
@@ -148,18 +156,19 @@ def open_office(settings: BrokerSettings) -> Iterator[Office]:
     state = settings.state_dir
     running = _running(state / READY_FILE)
     if running is not None:
-        yield Office(_Socket(running))
+        place = f"the broker at {running.address} (state directory {state})"
+        yield Office(_Socket(running.admin_socket), place)
         return
     if not settings.store and not (state / "books.sqlite").exists():
         _refuse_no_books(state)
     books = _Books(settings)
     try:
-        yield Office(books)
+        yield Office(books, f"{books_place(settings)}; no broker runs there")
     finally:
         books.close()
 
 
-def _running(ready_file: Path) -> str | None:
+def _running(ready_file: Path) -> Addresses | None:
     addresses = read_ready_file(ready_file)
     if addresses is None or not Path(addresses.admin_socket).exists():
         return None
@@ -169,7 +178,7 @@ def _running(ready_file: Path) -> str | None:
         return None
     except PermissionError:
         pass
-    return addresses.admin_socket
+    return addresses
 
 
 def _refuse_no_books(state: Path) -> None:

@@ -143,6 +143,27 @@ def test_a_running_broker_is_administered_through_its_own_socket(
     assert "never overwrites" in run("backup", str(target), *here, code=1)
 
 
+def test_who_names_no_broker_is_told_which_one_answered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    state = tmp_path / "live"
+    monkeypatch.setenv("SELFSCHED_BROKER_STATE_DIR", str(state))
+
+    def told(*arguments: str) -> str:
+        monkeypatch.setattr("sys.argv", ["selfsched-broker", *arguments])
+        with pytest.raises(SystemExit):
+            main()
+        return capsys.readouterr().err
+
+    with live_broker(state) as live:
+        place = f"the broker at {live.url} (state directory {state}); --state-dir names another"
+        assert told("devices") == f"{place}\n"
+        assert told("devices", "--json") == ""
+        assert told("devices", "--state-dir", str(state)) == ""
+    assert f"the books (state directory {state}); no broker runs there" in told("users", "list")
+    assert f"the books (state directory {state});" in told("migrate")
+
+
 def test_migrate_has_nothing_to_do_on_new_books(run: Run, state: Path) -> None:
     done = json.loads(run("migrate", "--json", "--state-dir", str(state)))
     assert done["before"] == done["after"]
