@@ -87,9 +87,14 @@ class FitData:
         if self._trainer.is_global_zero and self.global_batch is not None and not self._saved:
             print(
                 f"selfsched: global batch {self.global_batch} (the script's {self.reference_devices} "
-                f"device(s)), the same on {', '.join(map(str, self.allowed_devices))} device(s)",
+                f"device(s)), the same on {self._counts_in_words()} device(s)",
                 file=sys.stderr, flush=True,
             )  # fmt: skip
+
+    def _counts_in_words(self) -> str:
+        """Of a plan only those that it uses."""
+        planned = self._process.spec.planned_devices
+        return ", ".join(str(count) for count in self.allowed_devices if not planned or count in planned)
 
     def state(self) -> dict[str, Any]:
         """Kept in each checkpoint, in plain types."""

@@ -56,6 +56,15 @@ def parse_plan(text: str) -> tuple[PlannedStretch, ...]:
     return stretches
 
 
+def planned_counts(plan: str | None) -> tuple[int, ...]:
+    """The device counts that a plan uses, ascending; none where there is no plan.
+
+    Raises:
+        Refused: as `parse_plan`.
+    """
+    return () if plan is None else tuple(sorted({stretch.devices for stretch in parse_plan(plan)}))
+
+
 def _parse_entry(text: str, entry: str) -> PlannedStretch:
     found = _ENTRY.match(entry)
     if not found:

@@ -100,6 +100,8 @@ class SegmentSpec(_Frozen):
     """Seed of the job: data order and, with step and rank, the noise of each segment."""
     min_devices: int = Field(default=1, ge=1)
     max_devices: int = Field(default=1, ge=1)
+    planned_devices: tuple[int, ...] = ()
+    """The device counts of a fixed plan, all within the limits; empty: there is none."""
     batch_devices: int | None = None
     """Devices the global batch refers to; None: those the script names, else 1."""
     validation: Literal["whole", "sharded"] = "whole"

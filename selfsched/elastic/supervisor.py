@@ -32,6 +32,7 @@ from selfsched.elastic.allocation import Allocation, AllocationSource, Device, S
 from selfsched.elastic.fixed import FixedEnding
 from selfsched.elastic.job import JobDescription
 from selfsched.elastic.journal import Journal
+from selfsched.elastic.plan import planned_counts
 from selfsched.elastic.program import program_of
 from selfsched.elastic.progress_made import ProgressMade
 from selfsched.elastic.rank_starter import RankStarter
@@ -83,6 +84,7 @@ class Supervisor:
     ) -> None:
         self._job = job
         self._source = source
+        self._planned = planned_counts(job.plan)
         self._directory = RunDirectory(job.run_directory)
         self._reactor = Reactor()
         self._journal = Journal(self._directory)
@@ -226,7 +228,8 @@ class Supervisor:
         job = self._job
         return SegmentSpec(
             run_directory=job.run_directory, ordinal=ordinal, world_size=len(wanted.devices),
-            job_seed=job.job_seed, min_devices=job.min_devices, max_devices=job.max_devices,
+            job_seed=job.job_seed, min_devices=min((job.min_devices, *self._planned)),
+            max_devices=max((job.max_devices, *self._planned)), planned_devices=self._planned,
             batch_devices=job.batch_devices, validation=job.validation, cut_at=wanted.cut_at,
             threads=threads_per_rank(wanted.devices),
             accelerator="gpu" if wanted.devices[0].kind == "gpu" else "cpu",

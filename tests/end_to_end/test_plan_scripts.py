@@ -36,7 +36,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def trained(runs: Runs, tmp_path: Path, command: list[str], name: str, plan: str) -> dict[str, Any]:
     result = tmp_path / "result.json"
     command = [part.replace("RESULT", str(result)) for part in command]
-    run = runs.start(command, name=name, plan=plan, max_devices=2)
+    run = runs.start(command, name=name, plan=plan)
     assert run.finish() == 0, run.output()
     assert run.output().count("trained to the end") == 1
     run.assert_nothing_left()
@@ -73,6 +73,7 @@ def test_two_one_two_equals_uninterrupted(
     planned = trained(runs, tmp_path, WAYS[way], way, plan)
     began = [len(event["devices"]) for event in planned["run"].events("segment_began")]
     assert began == devices
+    assert "the same on 1, 2 device(s)" in planned["run"].output(), "what the plan says, not --devices"
     differences = [abs(a - b) for a, b in zip(planned["weights"], uninterrupted["weights"], strict=True)]
     assert max(differences) <= 1e-6
     for same in ("step", "epoch", "best"):

@@ -6,7 +6,7 @@ import pytest
 
 from selfsched.elastic.allocation import SegmentEnd
 from selfsched.elastic.job import JobDescription
-from selfsched.elastic.plan import Plan, parse_plan
+from selfsched.elastic.plan import Plan, parse_plan, planned_counts
 from selfsched.errors import Refused
 from selfsched.launch.local_devices import private_cpu_devices, visible
 from selfsched.protocol import LeasedDevice
@@ -35,6 +35,11 @@ def test_a_plan_names_devices_from_steps_on() -> None:
 def test_what_is_no_plan_is_refused_with_what_is_wrong(plan: str, words: str) -> None:
     with pytest.raises(Refused, match=words):
         parse_plan(plan)
+
+
+def test_the_counts_of_a_plan_are_each_told_once() -> None:
+    assert planned_counts("4@0,1@7,4@9,2@2:10") == (1, 2, 4)
+    assert planned_counts(None) == ()
 
 
 def test_a_segment_is_cut_where_the_next_stretch_begins() -> None:
