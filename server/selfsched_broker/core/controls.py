@@ -162,9 +162,9 @@ def set_account(
         disabled=account.disabled if message.disabled is None else message.disabled,
     )
     draft.put(after)
-    _leave_beyond_limit(draft, name, limit)
-    if message.disabled:
-        _leave_beyond_limit(draft, name, 0)
+    if after.disabled != account.disabled:
+        _tell_of_right(draft, after, by)
+    _leave_beyond_limit(draft, name, limit, f"account {name} may hold {limit} devices")
     draft.audit("set_account", name, _change_words(before, after), account=by)
     draft.wake()
     return draft.finish(lambda after: account_view(after, name))
@@ -190,7 +190,17 @@ def _rights(account: Account) -> dict[str, str]:
     }
 
 
-def _leave_beyond_limit(draft: Draft, account: str, limit: int | None) -> None:
+def _tell_of_right(draft: Draft, account: Account, by: str) -> None:
+    """Tell the jobs of an account that it may run none now, or may again."""
+    reason = "its account is enabled again"
+    if account.disabled:
+        reason = f"account {account.name} was disabled by {by}, so it may hold no device: ask {by}"
+        _leave_beyond_limit(draft, account.name, 0, reason)
+    for job in draft.books.live_jobs_of(account.name):
+        draft.say(job.id, reason)
+
+
+def _leave_beyond_limit(draft: Draft, account: str, limit: int | None, reason: str) -> None:
     """Have an account's jobs leave what is beyond its limit: the youngest jobs first."""
     books = draft.books
     jobs = books.live_jobs_of(account)[::-1]
@@ -199,7 +209,7 @@ def _leave_beyond_limit(draft: Draft, account: str, limit: int | None) -> None:
     if limit is None or len(held) + len(claims) <= limit:
         return
     settle_claims(draft, claims, ClaimEvent.DIED)
-    order_leave(draft, held[: max(0, len(held) - limit)], f"account {account} may hold {limit} devices")
+    order_leave(draft, held[: max(0, len(held) - limit)], reason)
 
 
 def record_token(books: Books, ctx: Context, token: Token, *, by: str) -> Decision[Accepted]:

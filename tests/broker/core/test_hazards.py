@@ -441,11 +441,20 @@ def test_a_drained_device_is_left_and_not_given_out_until_it_is_back(driver: Dri
 
 def test_a_disabled_account_leaves_its_devices_and_registers_nothing(driver: Driver) -> None:
     job = _settled(driver)
+    second = driver.register("ann")
     driver.do(arbiter.set_account, "ann", SetAccount(disabled=True), by="root")
+    words = "account ann was disabled by root, so it may hold no device: ask root"
+    assert driver.report(job).reasons[-1] == words
     driver.live(30.0)
     assert driver.held(job) == []
+    for told in (job, second):
+        assert driver.books.jobs[told].reasons[-1] == words, "also once it has left, and if it only waits"
     with pytest.raises(Refusal, match="disabled"):
         driver.register("ann")
+    driver.do(arbiter.set_account, "ann", SetAccount(disabled=False, max_devices=1), by="root")
+    assert driver.books.jobs[job].reasons[-1] == "its account is enabled again"
+    driver.live(30.0)
+    assert driver.held(job) or driver.held(second)
 
 
 def test_the_audit_says_what_was_changed_of_an_account(driver: Driver) -> None:
