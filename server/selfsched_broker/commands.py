@@ -337,7 +337,7 @@ def auctions(
             )
             for a in listed
         )
-        show_table("Auctions", ("number", "ago", "why then", "jobs", "devices", "in words"), rows)
+        show_table("Auctions", ("number", "ago", "why then", "jobs", "held after", "in words"), rows)
     else:
         _show_auction(listed[0])
 
@@ -353,7 +353,7 @@ def _show_auction(auction: AuctionView) -> None:
     title = (
         f"Auction {auction.number} ({auction.trigger}, {auction.policy}), {duration(auction.ago_seconds)} ago"
     )
-    show_table(title, ("job", "account", "devices", "considered", "rho before", "after", "why"), rows)
+    show_table(title, ("job", "account", "held after", "considered", "rho before", "rho after", "why"), rows)
 
 
 def policy(as_json: Json = False, state_dir: StateDir = None) -> None:

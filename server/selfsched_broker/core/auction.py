@@ -44,7 +44,7 @@ from selfsched_broker.core.fairness import (
 )
 from selfsched_broker.core.market import Award, Contender, Market, Ruling
 from selfsched_broker.core.placement import assign_devices
-from selfsched_broker.core.reasons import Outcome, explain
+from selfsched_broker.core.reasons import Outcome, explain, sum_up
 from selfsched_broker.core.reservation import Reservation, reserve_seats
 from selfsched_broker.core.visits import Visit, serve_visits
 
@@ -250,10 +250,7 @@ def _conclude(sitting: _Sitting) -> Ruling:
         )
     first = sitting.reservation.job
     reserve = {first: sitting.reservation.devices} if first and not awards[first].devices else {}
-    seats = {seat.device for seat in market.seats}
-    given = sum(len(seats.intersection(award.devices)) for award in awards.values())
-    holders = sum(bool(award.devices) for award in awards.values())
-    reason = f"{given} of {len(seats)} devices given out; {holders} of {len(awards)} jobs run"
+    reason = sum_up(market, awards.values())
     return Ruling(awards=awards, gap=sitting.gap, reserve=reserve, reason=reason)
 
 

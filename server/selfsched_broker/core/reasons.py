@@ -1,16 +1,16 @@
 """Why a job got what it got, in numbers and in the words of somebody with a notebook.
 
-One sentence for each award. It names other accounts, their share and their rho, which are
-public, and never their bids.
+One sentence for each award, and one for the whole auction. They name other accounts, their share
+and their rho, which are public, and never their bids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from selfsched_broker.core.fairness import Row, held_row
-from selfsched_broker.core.market import Contender, Market
+from selfsched_broker.core.market import Award, Contender, Market
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +31,22 @@ class Outcome:
     rho_before: float | None
     rho_after: float | None
     rows: tuple[Row, ...]
+
+
+def sum_up(market: Market, awards: Collection[Award]) -> str:
+    """One auction in a sentence: what was at stake in it, then what all jobs have of the cluster.
+
+    The two differ: most devices are not in an auction between ticks.
+    """
+    seats = {seat.device for seat in market.seats}
+    held = sum(seat.holder is not None for seat in market.seats)
+    given = sum(len(seats.intersection(award.devices)) for award in awards)
+    counts = [len(award.devices) for award in awards if award.devices]
+    return (
+        f"{_devices(len(seats))} at stake ({len(seats) - held} free, {held} held): {given} given; then"
+        f" {len(counts)} of {len(awards)} jobs have {sum(counts)} of the cluster's"
+        f" {_devices(market.total_devices)}"
+    )
 
 
 def explain(outcome: Outcome, everyone: Sequence[Outcome], market: Market) -> str:

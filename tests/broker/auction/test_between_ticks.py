@@ -222,3 +222,12 @@ def test_the_fairness_knob_decides_how_many_are_considered() -> None:
         question = market(jobs, 4, options=FairnessOptions(fairness_knob=knob))
         ruling = THEMIS.rule(question, RNG)
         assert sum(award.considered for award in ruling.awards.values()) == considered
+
+
+def test_an_auction_in_a_sentence_tells_what_was_at_stake_from_what_all_hold() -> None:
+    old = job("old", bid({1: 900.0}), 0, kept=("n/0",), may_move=False)
+    new = job("new", bid({1: 900.0}), 1)
+    ruling = rule(THEMIS, market([old, new], 2, trigger="device_free"))
+    assert ruling.reason == (
+        "1 device at stake (1 free, 0 held): 1 given; then 2 of 2 jobs have 2 of the cluster's 2 devices"
+    )
