@@ -7,10 +7,12 @@ A witness (`selfsched.witness`), not the launcher, says what each trained on and
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -55,8 +57,7 @@ def verify_command(command: tuple[str, ...], *, steps: int, as_json: bool) -> in
     plan = f"1@0,2@{steps // 3},1@{2 * steps // 3}"
     if not as_json:
         console().print(plain(f"Training {steps} steps on one device, then as the plan {plan} ..."))
-    with tempfile.TemporaryDirectory(prefix="selfsched-verify-") as name:
-        directory = Path(name)
+    with _a_directory() as directory:
         whole = _train(command, "1@0", steps, directory / "whole")
         cut = _train(command, plan, steps, directory / "cut")
         found = compare(whole, cut, directory)
@@ -76,6 +77,25 @@ def verify_command(command: tuple[str, ...], *, steps: int, as_json: bool) -> in
     return EXIT_FINE if found.nothing_changed() else EXIT_FAILED
 
 
+class _RunFailed(SelfschedError):
+    """One of the two runs failed; the message names the directory where its logs are."""
+
+
+@contextmanager
+def _a_directory() -> Iterator[Path]:
+    """A directory for both runs, kept only where one failed: its logs say why."""
+    directory = Path(tempfile.mkdtemp(prefix="selfsched-verify-"))
+    is_kept = False
+    try:
+        yield directory
+    except _RunFailed:
+        is_kept = True
+        raise
+    finally:
+        if not is_kept:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
 def _train(command: Sequence[str], plan: str, steps: int, directory: Path) -> Record:
     environment = installation.install(directory, os.environ, step_limit=steps)
     environment["SELFSCHED_RUNS_DIR"] = str(directory / "runs")
@@ -83,7 +103,8 @@ def _train(command: Sequence[str], plan: str, steps: int, directory: Path) -> Re
     done = subprocess.run(launch, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
-        raise SelfschedError(f"the run on {plan} ended with exit code {done.returncode}:\n{tail}")
+        words = f"the run on {plan} ended with exit code {done.returncode} (kept: {directory.parent})"
+        raise _RunFailed(f"{words}:\n{tail}")
     witnessed = record.read(directory)
     if not witnessed.batches:
         raise SelfschedError("no training was seen: does the command call Trainer.fit with SelfScheduler()?")

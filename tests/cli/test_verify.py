@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -92,6 +93,17 @@ def test_a_real_script_is_the_same_training_on_one_two_one_devices(tmp_path: Pat
 @pytest.mark.slow
 def test_a_script_that_fails_is_told_with_its_last_words(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("raise ValueError('no data here')")
-    done = selfsched("verify", "--", sys.executable, "train.py", home=tmp_path)
+    done = selfsched("verify", "--", sys.executable, "train.py", home=tmp_path, TMPDIR=str(tmp_path))
     assert done.returncode == 1
     assert "no data here" in done.stderr
+    named = re.findall(rf"{re.escape(str(tmp_path))}/selfsched-verify[^ )\n]*", done.stderr)
+    assert len(named) == 2
+    assert all(Path(path).is_dir() for path in named), "what is named can be looked at"
+
+
+@pytest.mark.slow
+def test_a_command_that_trains_nothing_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    done = selfsched("verify", "--", "true", home=tmp_path, TMPDIR=str(tmp_path))
+    assert done.returncode == 1
+    assert "no training was seen" in done.stderr
+    assert not list(tmp_path.glob("selfsched-verify-*"))
