@@ -52,20 +52,37 @@ class Listening:
             path.unlink(missing_ok=True)
 
 
-def listen(settings: BrokerSettings) -> Listening:
-    """Bind everything.
+def reserve_port(settings: BrokerSettings) -> socket.socket | None:
+    """Bind the TCP port, before anything is made on disk; nobody is answered there yet.
+
+    Returns:
+        The socket for `listen`; None where no TCP port is wanted.
+
+    Raises:
+        Refused: the port is in use or not ours, or its certificate cannot be used.
+    """
+    _check_tls(settings)
+    return bind_tcp(settings) if settings.listens_on_tcp else None
+
+
+def listen(settings: BrokerSettings, tcp: socket.socket | None) -> Listening:
+    """Bind everything else, and begin to listen.
+
+    Args:
+        settings: as read.
+        tcp: what `reserve_port` gave.
 
     Raises:
         Refused: an address is in use or not ours.
     """
-    _check_tls(settings)
     admin_path = short_socket_path(settings.state_dir / ADMIN_SOCKET)
     paths = [admin_path]
     unix = [bind_unix(admin_path, mode=0o600)]
     if settings.socket is not None:
         paths.append(settings.socket)
         unix.append(bind_unix(settings.socket, mode=0o666))
-    tcp = bind_tcp(settings) if settings.listens_on_tcp else None
+    if tcp is not None:
+        _begin(settings, tcp)
     shown = str(settings.socket) if settings.socket else None
     addresses = Addresses(
         pid=os.getpid(),
@@ -86,9 +103,12 @@ def _check_tls(settings: BrokerSettings) -> None:
 
 
 def bind_tcp(settings: BrokerSettings) -> socket.socket:
-    """The TCP socket."""
-    host = settings.host or "127.0.0.1"
-    port = DEFAULT_PORT if settings.port is None else settings.port
+    """The TCP socket, bound and not yet listening.
+
+    Raises:
+        Refused: the port is in use or not ours.
+    """
+    host, port = _host_and_port(settings)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -96,9 +116,30 @@ def bind_tcp(settings: BrokerSettings) -> socket.socket:
         bound.bind((host, port))
     except OSError as error:
         bound.close()
-        raise Refused(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
-    bound.listen(_BACKLOG)
+        raise _no_port(settings, error) from error
     return bound
+
+
+def _begin(settings: BrokerSettings, bound: socket.socket) -> None:
+    try:
+        bound.listen(_BACKLOG)
+    except OSError as error:  # two that start at once can both bind; the second is told here
+        raise _no_port(settings, error) from error
+
+
+def _host_and_port(settings: BrokerSettings) -> tuple[str, int]:
+    return settings.host or "127.0.0.1", DEFAULT_PORT if settings.port is None else settings.port
+
+
+def _no_port(settings: BrokerSettings, error: OSError) -> Refused:
+    host, port = _host_and_port(settings)
+    words = f"cannot listen on {host} port {port}: {error.strerror or error}"
+    if error.errno == errno.EADDRINUSE:
+        running = read_ready_file(settings.state_dir / READY_FILE)
+        if running is not None and running.address.endswith(f":{port}"):
+            words += f"; the broker of this state directory (process {running.pid}) listens there"
+        words += "; choose another with --port (0: any that is free)"
+    return Refused(words)
 
 
 def bind_unix(path: Path, *, mode: int) -> socket.socket:

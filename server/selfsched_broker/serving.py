@@ -29,7 +29,14 @@ from selfsched_broker.app import LOOPBACK_HOSTS, build_app
 from selfsched_broker.core.policies import policy_named
 from selfsched_broker.desk import Desk
 from selfsched_broker.identity import Caller
-from selfsched_broker.listening import READY_FILE, Addresses, Listening, listen, write_ready_file
+from selfsched_broker.listening import (
+    READY_FILE,
+    Addresses,
+    Listening,
+    listen,
+    reserve_port,
+    write_ready_file,
+)
 from selfsched_broker.management import Management
 from selfsched_broker.own_node import Agent, OwnNode
 from selfsched_broker.service import Rules, Service
@@ -107,15 +114,15 @@ def serve(
     Raises:
         Refused, StoreUnusable: it cannot begin.
     """
-    service = open_service(settings)
-    try:
-        listening = listen(settings)
-        try:
-            return asyncio.run(_serve(settings, service, listening, agent, ready))
-        finally:
-            listening.close()
-    finally:
-        service.close()
+    with contextlib.ExitStack() as undo:
+        port = reserve_port(settings)  # first: a port in use must not leave new books behind
+        if port is not None:
+            undo.callback(port.close)
+        service = open_service(settings)
+        undo.callback(service.close)
+        listening = listen(settings, port)
+        undo.callback(listening.close)
+        return asyncio.run(_serve(settings, service, listening, agent, ready))
 
 
 async def _serve(

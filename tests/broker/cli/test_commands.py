@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -102,6 +104,24 @@ def test_mistakes_are_explained(run: Run, state: Path, arguments: tuple[str, ...
 )
 def test_wrong_use_is_explained(run: Run, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
     assert words in run(*arguments, "--state-dir", str(tmp_path / "none"), code=2)
+
+
+def test_a_port_in_use_is_named_and_nothing_is_left_behind(run: Run, tmp_path: Path) -> None:
+    state = tmp_path / "fresh"
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        said = run("serve", "--port", str(port), "--state-dir", str(state), code=2)
+    assert f"cannot listen on 127.0.0.1 port {port}" in said
+    assert "--port" in said
+    assert not state.exists()
+
+
+def test_a_second_broker_on_a_port_hears_of_the_first(
+    run: Run, broker: LiveBroker, tmp_path: Path
+) -> None:
+    port = broker.url.rpartition(":")[2]
+    said = run("serve", "--port", port, "--state-dir", str(tmp_path / "live"), code=2)
+    assert f"the broker of this state directory (process {os.getpid()}) listens there" in said
 
 
 def test_a_private_broker_has_no_port(run: Run) -> None:
