@@ -17,7 +17,9 @@ client may be used by several threads at once.
 from __future__ import annotations
 
 import socket
+import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -288,8 +290,12 @@ def _knock(path: Path) -> None:
     retry against a broker that is away.
 
     Raises:
-        BrokerUnreachable: nobody does.
+        BrokerUnreachable: nobody does; with the code `no_broker` where nobody ever will,
+            because the path is of something else than a socket.
     """
+    with suppress(OSError):  # not there, or not ours to see: connecting says it better
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            raise BrokerUnreachable(f"{path} is no socket: check SELFSCHED_BROKER", code=NO_BROKER)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as knocking:
         knocking.settimeout(CONNECT_SECONDS)
         try:

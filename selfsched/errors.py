@@ -11,7 +11,7 @@
     ├── CheckpointUnusable   a checkpoint is truncated, foreign or not ours to read
     └── BrokerError          the broker said no, or did not answer
         ├── BrokerUnreachable   nobody answered, or what answered is no broker: retry later
-        ├── NotAllowed          the token or account is not accepted
+        ├── NotAllowed          the token or account is not accepted (exit code 2)
         └── LeaseLost           the lease is gone; its devices must not be used any more
 
 Messages say what happened, with the values, then what to do.
@@ -81,6 +81,8 @@ class BrokerUnreachable(BrokerError):
 
 class NotAllowed(BrokerError):
     """The token or account is not accepted for this call."""
+
+    exit_code = EXIT_WRONG_USE
 
 
 class LeaseLost(BrokerError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from selfsched.elastic.attach import AttachedRun, View
 from selfsched.elastic.job import JobDescription
 from selfsched.elastic.run_directory import RunDirectory, RunOutcome, open_run
 from selfsched.errors import EXIT_FINE, Refused
+
+_NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,8 @@ def run_command(command: list[str], options: RunOptions, *, view: View | None = 
         75 yielded (it goes on when run again under the same name), 130 stopped.
 
     Raises:
-        Refused: options that contradict each other, a name that is taken.
+        Refused: options that contradict each other, a name that is taken, a command that
+            does not exist (its `exit_code` is 127, as a shell's).
     """
     outcome, directory = follow_command(command, options, view=view)
     _say_how_it_ended(outcome, directory, options.name)
@@ -78,6 +82,7 @@ def follow_command(
     check_devices(options.min_devices, options.max_devices)
     if not command:
         raise Refused("there is no command to run: selfsched run -- python train.py")
+    _check_program(command[0])
     _check_plan(options)
     runs = options.runs_directory or settings.load(unknown="ignore").runs_dir
     directory, lock = open_run(options.name, parent=runs)
@@ -107,6 +112,24 @@ def check_devices(min_devices: int, max_devices: int) -> None:
         raise Refused(f"min_devices ({min_devices}) is more than max_devices ({max_devices})")
 
 
+class _NotStartable(Refused):
+    """The command is no program that can be started; the exit code is a shell's."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def _check_program(name: str) -> None:
+    """Refuse what no shell would find, before devices are asked for."""
+    if shutil.which(name) is not None:
+        return
+    if os.sep in name and Path(name).exists():
+        words = f"{name} is no program that may be run: chmod +x {name}, or name its interpreter"
+        raise _NotStartable(words, _NOT_EXECUTABLE)
+    raise _NotStartable(f"{name} was not found" + ("" if os.sep in name else " on PATH"), _NOT_FOUND)
+
+
 def _check_plan(options: RunOptions) -> None:
     from selfsched.elastic.plan import parse_plan
 
@@ -121,7 +144,8 @@ def _say_how_it_ended(outcome: RunOutcome, directory: RunDirectory, name: str | 
         return
     if outcome.traceback:
         sys.stderr.write(outcome.traceback.rstrip("\n") + "\n")
-    words = outcome.message or outcome.outcome
+    # The broker says it in the protocol's word, its user has typed an option.
+    words = (outcome.message or outcome.outcome).replace("min_devices", "--devices")
     if outcome.outcome in ("stopped", "yielded") and outcome.step:
         words += f"; checkpoint at step {outcome.step}"
         words += f", the same command goes on from there (--name {name})" if name else \

@@ -49,6 +49,7 @@ from selfsched.errors import (
     EXIT_FINE,
     EXIT_WRONG_USE,
     EXIT_YIELDED,
+    NotAllowed,
     Refused,
     SelfschedError,
     Stopped,
@@ -420,7 +421,8 @@ def _ended_by_source(wanted: Allocation, step: int) -> RunOutcome:
 
 
 def _never_began(error: SelfschedError) -> RunOutcome:
-    return RunOutcome("refused" if isinstance(error, Refused) else "failed", error.exit_code, str(error))
+    wrong_use = isinstance(error, Refused | NotAllowed)
+    return RunOutcome("refused" if wrong_use else "failed", error.exit_code, str(error))
 
 
 def _broker_outcome(outcome: RunOutcome) -> Outcome:

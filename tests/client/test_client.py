@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
 
-from selfsched.client import BrokerClient
+from selfsched.client import NO_BROKER, BrokerClient
 from selfsched.errors import (
     BrokerError,
     BrokerUnreachable,
@@ -255,6 +256,16 @@ def test_nobody_at_the_address_is_unreachable(tmp_path: Path) -> None:
     with BrokerClient(parse_address(f"unix:{tmp_path}/absent.sock")) as broker:
         with pytest.raises(BrokerUnreachable, match="no broker listens"):
             broker.cluster()
-        (tmp_path / "absent.sock").touch()
-        with pytest.raises(BrokerUnreachable, match="no broker listens"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left_behind:
+            left_behind.bind(f"{tmp_path}/absent.sock")
+        with pytest.raises(BrokerUnreachable, match="no broker listens") as nobody:
             broker.cluster()
+        assert nobody.value.code != NO_BROKER, "one may come back"
+
+
+def test_at_a_plain_file_there_will_never_be_a_broker(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with BrokerClient(parse_address(f"unix:{tmp_path}/notes.txt")) as broker:
+        with pytest.raises(BrokerUnreachable, match="is no socket: check SELFSCHED_BROKER") as nobody:
+            broker.cluster()
+        assert nobody.value.code == NO_BROKER

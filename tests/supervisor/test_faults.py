@@ -187,10 +187,13 @@ def test_a_live_run_keeps_its_name_to_itself(runs: Runs, state: Path) -> None:
     assert run.finish() == 130
 
 
-def test_a_command_that_cannot_be_started_says_so(runs: Runs) -> None:
-    run = runs.start(["no-such-program"], plan="1@0")
+def test_a_command_that_cannot_be_started_says_so(runs: Runs, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/no/such/interpreter\n")
+    program.chmod(0o700)
+    run = runs.start([str(program)], plan="1@0")
     assert run.finish() == 127
-    assert "no-such-program cannot be started" in run.output()
+    assert f"{program} cannot be started" in run.output()
 
 
 def test_a_fixed_program_is_run_once_on_all_its_devices_and_stopped_by_sigterm(runs: Runs) -> None:

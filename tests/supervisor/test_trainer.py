@@ -59,6 +59,8 @@ def test_wrong_use_is_refused_when_it_is_made(arguments: dict[str, Any], words: 
         (["true"], RunOptions(plan="0@0"), "needs 1 to"),
         (["true"], RunOptions(plan="1@0", fixed=True), "choose one"),
         (["true"], RunOptions(name="a b", plan="1@0"), "is no name for a job"),
+        (["no-such-program"], RunOptions(plan="1@0"), "no-such-program was not found on PATH"),
+        (["./no-such-program"], RunOptions(plan="1@0"), "./no-such-program was not found"),
     ],
 )
 def test_a_command_is_refused_before_anything_is_made(
@@ -68,6 +70,17 @@ def test_a_command_is_refused_before_anything_is_made(
     with pytest.raises(Refused, match=words):
         run_command(command, options)
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(("exists", "code"), [(False, 127), (True, 126)])
+def test_a_program_that_no_shell_would_start_has_a_shells_exit_code(
+    tmp_path: Path, exists: bool, code: int
+) -> None:
+    if exists:
+        (tmp_path / "train").write_text("print()")
+    with pytest.raises(Refused) as refused:
+        run_command([str(tmp_path / "train")], RunOptions(plan="1@0", runs_directory=tmp_path / "runs"))
+    assert refused.value.exit_code == code
 
 
 @pytest.mark.parametrize("off", [True, False], ids=["SELFSCHED_OFF", "elastic=False"])
