@@ -8,6 +8,7 @@ from pathlib import Path
 
 from selfsched.core.bidding import duration_words
 from selfsched.demo.result import DemoForecast, DemoJob, DemoStory
+from selfsched.demo.telling import ERROR_WORDS, RHO_WORDS
 
 FILE_NAME = "report.html"
 
@@ -39,12 +40,14 @@ def render(story: DemoStory) -> str:
             "<h1>Two jobs, two devices</h1>",
             f"<p>{escape(_introduction(story))}</p>",
             _jobs_table(story.result.jobs),
+            f'<p class="note">{escape(RHO_WORDS)}</p>',
             *_faults(story),
             _section("Who held what, when", pictures.devices_over_time(story), DEVICES_NOTE),
             _section("Loss against samples", pictures.loss_over_samples(story), LOSS_NOTE),
             _section("What a step consists of", pictures.step_breakdown(story), STEP_NOTE),
             _section("Forecasts and what came", pictures.forecasts_against_actual(story), FORECAST_NOTE),
             _forecast_table(story.result.jobs),
+            f'<p class="note">{escape(ERROR_WORDS)}</p>',
             _section("Fairness", pictures.rho_over_time(story), RHO_NOTE),
             "<h2>Why each allocation was made</h2>",
             _decision_table(story),

@@ -7,12 +7,22 @@ from collections.abc import Iterator
 from selfsched.core.bidding import duration_words
 from selfsched.demo.result import DemoForecast, DemoJob, DemoStory
 
+ERROR_WORDS = "error: how far the forecast was off, relative to the time that remained when it was made."
+RHO_WORDS = (
+    "rho: the time the job needs, relative to what it would need alone on its share of the devices; "
+    "below 1 it gained by sharing."
+)
+
 
 def account_in_words(story: DemoStory) -> Iterator[str]:
     """What came of it, line by line."""
     yield ""
     for job in story.result.jobs:
         yield from _job_lines(job)
+    if any(job.forecasts for job in story.result.jobs):
+        yield ERROR_WORDS
+    if any(job.rho is not None for job in story.result.jobs):
+        yield RHO_WORDS
     speedup = story.result.speedup_two_devices
     if speedup is not None:
         yield f"A step on two devices was {speedup:.2f} times as fast as on one."

@@ -66,7 +66,8 @@ CASES: tuple[Case, ...] = (
          "their states travel with the checkpoint; directories and versions stay those of the first segment. "
          "Of a callback of your own travels what its state_dict returns; its other attributes begin anew"),
     Case("epoch_means", "log(on_epoch=True), torchmetrics metrics as attributes of the module", "exact",
-         "their states survive the cut; training means are taken over all ranks"),
+         "their states survive the cut; training means are taken over all ranks. The value of a single step "
+         "(`*_step`) is rank 0's on several devices, as under Lightning's DDP without sync_dist=True"),
     Case("metric_unmergeable", "a torchmetrics state without a reduction over ranks", "degraded",
          "after a change of the world size it goes on from rank 0's part of the epoch"),
     Case("module_attributes", "plain attributes of the module that change in training (lists, counters)",

@@ -10,6 +10,7 @@ import pytest
 from demo.stories import a_forecast, a_story
 
 from selfsched.demo.report import FILE_NAME, render, write_report
+from selfsched.demo.telling import ERROR_WORDS, RHO_WORDS, account_in_words
 
 
 class Outline(HTMLParser):
@@ -75,3 +76,13 @@ def test_a_job_that_never_measured_anything_can_still_be_reported() -> None:
 def test_the_error_of_a_forecast_is_relative_to_what_was_left() -> None:
     assert a_forecast().error() == pytest.approx(0.1)
     assert a_forecast(made_at_s=120.0).error() == 0.0
+
+
+def test_the_words_of_an_account_are_explained_where_they_are_used() -> None:
+    html, told = render(a_story()), list(account_in_words(a_story()))
+    for words in (ERROR_WORDS, RHO_WORDS):
+        assert told.count(words) == 1
+        assert html.count(words) == 1
+    unmeasured = [job.model_copy(update={"rho": None, "forecasts": ()}) for job in a_story().result.jobs]
+    result = a_story().result.model_copy(update={"jobs": tuple(unmeasured)})
+    assert not {ERROR_WORDS, RHO_WORDS} & set(account_in_words(a_story(result=result)))
