@@ -34,6 +34,7 @@ StateDir = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, and nothing else.")]
 M = TypeVar("M", SetAccount, IssueToken)
 Name = Annotated[str, typer.Argument(help="Name of the account.")]
+Device = Annotated[str, typer.Argument(help="The device; the beginning of its name, if no other has it.")]
 
 users = typer.Typer(
     no_args_is_help=True,
@@ -135,6 +136,7 @@ def list_users(as_json: Json = False, state_dir: StateDir = None) -> None:
             )
             for a in accounts
         ),
+        names=("account",),
     )  # fmt: skip
 
 
@@ -171,7 +173,7 @@ def list_tokens(as_json: Json = False, state_dir: StateDir = None) -> None:
     rows = (
         (t.token_id, t.account, t.node, duration(t.age_seconds), "yes" if t.revoked else "") for t in tokens
     )
-    show_table("Tokens", ("token", "account", "node", "age", "revoked"), rows)
+    show_table("Tokens", ("token", "account", "node", "age", "revoked"), rows, names=("account", "node"))
 
 
 @users.command("revoke", epilog="Example: selfsched-broker users revoke 3f9a0c12d4e5")
@@ -213,6 +215,7 @@ def jobs(
             )
             for j in listed
         ),
+        names=("name", "account"),
     )  # fmt: skip
 
 
@@ -228,7 +231,7 @@ def list_leases(context: typer.Context, as_json: Json = False, state_dir: StateD
         return
     show_table(
         "Leases",
-        ("lease", "job", "name", "account", "devices", "term ends in", "silent for", "idle for", "over"),
+        ("lease", "job", "name", "account", "devices", "ends in", "silent", "idle", "over"),
         (
             (
                 v.lease, v.job, v.name, v.account, ", ".join(v.devices), duration(v.term_seconds),
@@ -236,6 +239,8 @@ def list_leases(context: typer.Context, as_json: Json = False, state_dir: StateD
             )
             for v in listed
         ),
+        names=("name", "account"),
+        words="devices",
     )  # fmt: skip
 
 
@@ -264,45 +269,64 @@ def list_devices(context: typer.Context, as_json: Json = False, state_dir: State
         (d.id, d.node, d.index, d.model, d.state, d.account, duration(d.since_seconds), d.detail)
         for d in cluster.devices
     )
-    show_table("Devices", ("device", "node", "index", "model", "state", "account", "since", ""), rows)
+    headings = ("device", "node", "index", "model", "state", "held by", "since", "detail")
+    show_table("Devices", headings, rows, names=("device", "node", "model", "held by"), words="detail")
 
 
 @devices.command("drain", epilog="Example: selfsched-broker devices drain GPU-8f6c2f6e")
 def drain_device(
-    device: Annotated[str, typer.Argument(help="The device.")],
+    device: Device,
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
     """Take a device out of use; who holds it is told to leave within its notice."""
     with office(state_dir, as_json) as found:
-        _show_accepted(found.one(Accepted, "POST", f"/admin/devices/{segment(device)}/drain"), as_json)
+        chosen = segment(_whole_name(found, device))
+        _show_accepted(found.one(Accepted, "POST", f"/admin/devices/{chosen}/drain"), as_json)
 
 
 @devices.command("undrain", epilog="Example: selfsched-broker devices undrain GPU-8f6c2f6e")
 def undrain_device(
-    device: Annotated[str, typer.Argument(help="The device.")],
+    device: Device,
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
     """Put a device back into use."""
     with office(state_dir, as_json) as found:
-        _show_accepted(found.one(Accepted, "POST", f"/admin/devices/{segment(device)}/undrain"), as_json)
+        chosen = segment(_whole_name(found, device))
+        _show_accepted(found.one(Accepted, "POST", f"/admin/devices/{chosen}/undrain"), as_json)
 
 
 @devices.command("release", epilog="Example: selfsched-broker devices release GPU-8f6c2f6e")
 def release_device(
-    device: Annotated[str, typer.Argument(help="The device.")],
+    device: Device,
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
     """End the lease that holds a device now, with all that lease's devices."""
     with office(state_dir, as_json) as found:
-        held = [v for v in found.many(LeaseView, "/admin/leases") if device in v.devices]
+        chosen = _whole_name(found, device)
+        held = [v for v in found.many(LeaseView, "/admin/leases") if chosen in v.devices]
         if not held:
             raise Refused(f"no lease holds a device {device[:80]!r}")
         _show_accepted(
             found.one(Accepted, "POST", f"/admin/leases/{segment(held[0].lease)}/release"), as_json
         )
+
+
+def _whole_name(found: Office, given: str) -> str:
+    """The device that is meant by its name or the beginning of it, as a narrow table shows it.
+
+    Raises:
+        Refused: several begin so.
+    """
+    known = [device.id for device in found.one(ClusterView, "GET", "/cluster").devices]
+    begins = [device for device in known if device.startswith(given.removesuffix("…"))]
+    if given in known or not begins:
+        return given
+    if len(begins) > 1:
+        raise Refused(f"{given[:80]!r} may be {', '.join(begins[:5])}: name more of it")
+    return begins[0]
 
 
 # --- decisions -------------------------------------------------------------------------
@@ -337,7 +361,8 @@ def auctions(
             )
             for a in listed
         )
-        show_table("Auctions", ("number", "ago", "why then", "jobs", "held after", "in words"), rows)
+        headings = ("number", "ago", "why then", "jobs", "held after", "in words")
+        show_table("Auctions", headings, rows, words="in words")
     else:
         _show_auction(listed[0])
 
@@ -353,7 +378,8 @@ def _show_auction(auction: AuctionView) -> None:
     title = (
         f"Auction {auction.number} ({auction.trigger}, {auction.policy}), {duration(auction.ago_seconds)} ago"
     )
-    show_table(title, ("job", "account", "held after", "considered", "rho before", "rho after", "why"), rows)
+    headings = ("job", "account", "held after", "considered", "rho before", "rho after", "why")
+    show_table(title, headings, rows, names=("account",), words="why")
 
 
 def policy(as_json: Json = False, state_dir: StateDir = None) -> None:
@@ -384,7 +410,8 @@ def audit(
         show_json(entries)
         return
     rows = ((duration(e.ago_seconds), e.account, e.action, e.subject, e.detail) for e in entries)
-    show_table("Audit", ("ago", "account", "action", "subject", ""), rows)
+    headings = ("ago", "account", "action", "subject", "detail")
+    show_table("Audit", headings, rows, names=("account", "subject"), words="detail")
 
 
 # --- what they share ---------------------------------------------------------------------

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Collection, Iterable, Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from selfsched.protocol import Message
+from selfsched_broker.columns import column_widths
 
 _CONTROLS = dict.fromkeys((*range(10), *range(11, 32), *range(127, 160)), "·")
+
+_GAP = 2
+"""Characters between two columns."""
+_UNBOUNDED = 10_000
 
 
 def say(words: object) -> None:
@@ -19,18 +26,51 @@ def say(words: object) -> None:
     Console(markup=False, highlight=False, soft_wrap=True).print(_plain(words))
 
 
-def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table for people; an empty one says so."""
+def show_table(
+    title: str,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    names: Collection[str] = (),
+    words: str | None = None,
+) -> None:
+    """A table for people; an empty one says so.
+
+    Args:
+        title: above it.
+        headings: of its columns.
+        rows: a cell for each column.
+        names: headings of columns that are cut where the terminal is narrow, with an ellipsis.
+        words: heading of the column of sentences, which wrap.
+    """
     listed = [tuple(map(_plain, row)) for row in rows]
     if not listed:
         say(f"{title}: none")
         return
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    console = _console()
+    contents = [max(cell.cell_len for cell in column) for column in zip(*listed, strict=True)]
+    room = console.width - _GAP * (len(headings) - 1)
+    widths = column_widths(headings, contents, room, names=names, words=words)
+    table = Table(
+        title=title, title_justify="left", header_style="bold",
+        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0),
+    )  # fmt: skip
+    for heading, width in zip(headings, widths, strict=True):
+        table.add_column(heading, width=width, overflow="fold")
     for row in listed:
+        for heading, cell, width in zip(headings, row, widths, strict=True):
+            if heading in names:
+                cell.truncate(width, overflow="ellipsis")
         table.add_row(*row)
-    Console(markup=False, highlight=False).print(table)
+    console.print(table)
+
+
+def _console() -> Console:
+    """Standard output; where it is no terminal and no width is set, lines are as long as they need be."""
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _UNBOUNDED
+    return console
 
 
 def show_json(value: Message | Sequence[Message] | dict[str, object]) -> None:

@@ -163,6 +163,41 @@ def test_a_running_broker_is_administered_through_its_own_socket(
     assert "never overwrites" in run("backup", str(target), *here, code=1)
 
 
+def test_the_beginning_of_a_devices_name_will_do(run: Run, state: Path) -> None:
+    here = ("--state-dir", str(state))
+    assert "may be here/cpu0, here/cpu1" in run("devices", "drain", "here/", *here, code=2)
+    with live_broker(state, devices=12):
+        assert "drained" in run("devices", "drain", "here/cpu1", *here)
+        assert "drained" in run("devices", "drain", "here/cpu11", *here)
+        several = run("devices", "drain", "here/cpu1…", *here, code=2)
+        assert "may be here/cpu1, here/cpu10, here/cpu11" in several
+        assert "drained" in run("devices", "drain", "here/cpu9…", *here)
+        drained = [d["id"] for d in json.loads(run("devices", "--json", *here)) if d["state"] == "drained"]
+    assert drained == ["here/cpu1", "here/cpu9", "here/cpu11"]
+
+
+def test_at_80_columns_names_are_cut_in_tables_and_nowhere_else(
+    run: Run, broker: LiveBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    here = ("--state-dir", str(tmp_path / "live"))
+    name = "bert-large-uncased-finetune-squad-v2-run17"
+    ada = broker.as_account("ada-augusta-king-countess-of-lovelace")
+    job = register(ada, name, max_devices=2)
+    until_leased(ada, job)
+    for listing in (("jobs",), ("leases",), ("devices",), ("auctions", "1"), ("audit",)):
+        lines = run(*listing, *here).splitlines()
+        assert max(map(len, lines)) <= 80, listing
+    shown = run("jobs", *here)
+    assert name not in shown
+    assert "bert-large-" in shown
+    assert "…" in shown
+    assert len([line for line in shown.splitlines() if job in line]) == 1, "a job is one line"
+    assert json.loads(run("jobs", "--json", *here))[0]["name"] == name
+    monkeypatch.delenv("COLUMNS")
+    assert name in run("jobs", *here), "a program that reads it gets all of it"
+
+
 def test_who_names_no_broker_is_told_which_one_answered(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
