@@ -147,6 +147,6 @@ def _lease_view(books: Books, ctx: Context, lease: Lease) -> LeaseView:
         devices=tuple(holding.device for holding in books.holdings_of(lease.id)),
         term_seconds=max(0.0, lease.term_ends_at - ctx.now),
         silent_seconds=max(0.0, ctx.now - renewed.renewed_at) if renewed else 0.0,
-        idle_seconds=pulse.idle_seconds if pulse else 0.0,
+        idle_seconds=views.idle_seconds(pulse, ctx.now),
         end_reason=lease.end_reason,
     )

@@ -21,7 +21,7 @@ from selfsched.protocol import (
     LeaseInstruction,
     ProblemCode,
 )
-from selfsched_broker.core.books import Auction, Books, Device, Holding, Job, Lease
+from selfsched_broker.core.books import Auction, Books, Device, Holding, Job, JobPulse, Lease
 from selfsched_broker.core.draft import Context
 from selfsched_broker.core.leases import Refusal
 from selfsched_broker.core.look_ahead import look_ahead
@@ -112,7 +112,7 @@ def job_view(books: Books, ctx: Context, job_id: str) -> JobView:
         planned_steps=pulse.planned_steps if pulse else job.planned_steps,
         fraction_done=pulse.fraction_done if pulse else job.fraction_done,
         age_seconds=age_seconds(job, ctx.now),
-        idle_seconds=pulse.idle_seconds if pulse else 0.0,
+        idle_seconds=idle_seconds(pulse, ctx.now),
         share=_share(books, ctx, job),
         rho=job.rho,
         forecast=pulse.forecast if pulse else None,
@@ -121,6 +121,18 @@ def job_view(books: Books, ctx: Context, job_id: str) -> JobView:
         history=history(books, job, ctx.now),
         reasons=job.reasons,
     )
+
+
+def idle_seconds(pulse: JobPulse | None, now: float) -> float:
+    """Since a job's last step, validation or checkpoint, as far as is known now.
+
+    What a job said is as old as its report. One that made no step in its last report goes on
+    idling until it is heard again; of one that did, nobody knows yet.
+    """
+    if pulse is None or pulse.idle_seconds <= 0:
+        return 0.0
+    idles = pulse.stepped_at < pulse.reported_at
+    return pulse.idle_seconds + (max(0.0, now - pulse.reported_at) if idles else 0.0)
 
 
 def _share(books: Books, ctx: Context, job: Job) -> float:

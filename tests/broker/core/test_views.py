@@ -109,3 +109,24 @@ def test_a_device_whose_node_has_not_been_heard_since_the_start_says_so(driver: 
     assert {device.detail for device in cluster_view(driver.books, driver.ctx).devices} == {
         "its node has not reported since the broker started"
     }
+
+
+def test_idleness_grows_between_two_reports_of_a_job_that_idles(driver: Driver) -> None:
+    job = driver.register("ann")
+
+    def idle() -> float:
+        return job_view(driver.books, driver.ctx, job).idle_seconds
+
+    driver.report(job, step=5)
+    driver.now += 10.0
+    driver.report(job, step=6, idle_seconds=2.0)
+    driver.now += 8.0
+    assert idle() == 2.0, "it made steps until its report: it is not known to idle since"
+    driver.now += 2.0
+    driver.report(job, step=6, idle_seconds=12.0)
+    assert idle() == 12.0
+    driver.now += 7.0
+    assert idle() == 19.0
+    driver.end(job)
+    driver.now += 7.0
+    assert idle() == 0.0, "what has ended does not idle"

@@ -27,6 +27,8 @@ from selfsched_broker.core import arbiter
 from selfsched_broker.core.books import Books, Change
 from selfsched_broker.core.leases import LeaseOptions, Refusal
 from selfsched_broker.core.policies import policy_named
+from selfsched_broker.identity import Caller
+from selfsched_broker.management import Management
 from selfsched_broker.service import Known, Question, Rules, Service, instructions_topic
 from selfsched_broker.store.contract import StoreUnavailable
 from selfsched_broker.store.memory import MemoryDisk, MemoryStore
@@ -173,6 +175,18 @@ def test_heartbeats_do_not_touch_the_disk() -> None:
         bench.now += 1
         bench.report(job, sequence, leases=refs(told))
     assert bench.store.commits == before
+
+
+def test_a_lease_is_shown_idle_for_as_long_as_its_job_idles_by_now() -> None:
+    bench = Bench()
+    job, told = bench.leased()
+    bench.now += 1
+    bench.report(job, 3, state=JobState.RUNNING, step=1, leases=refs(told))
+    bench.now += 10
+    bench.report(job, 4, state=JobState.RUNNING, step=1, leases=refs(told), idle_seconds=10.0)
+    bench.now += 5
+    [lease] = Management(bench.service).leases(Caller(account="root", admin=True))
+    assert (lease.silent_seconds, lease.idle_seconds) == (5.0, 15.0)
 
 
 def test_a_full_disk_expires_no_lease_and_heals_by_itself() -> None:
