@@ -245,6 +245,7 @@ class Service:
             policy=rules.policy,
             fairness=rules.fairness,
             rng=self._rng,
+            survives_policies=True,
         )
 
     def _refuse_when_fenced(self) -> None:
@@ -284,6 +285,8 @@ class Service:
         changes = (*decision.changes, *extra)
         self._commit(changes)
         self._apply(changes, decision.touched)
+        for failure in decision.failures:
+            log.error("the policy failed: nobody moves, and it is asked again", exc_info=failure)
 
     def _commit(self, changes: Sequence[Change]) -> None:
         if not any(change.durable for change in changes):

@@ -103,6 +103,7 @@ class Driver:
         default_factory=lambda: FairnessOptions(repay_min_seconds=20.0, visit_steps=3, visit_seconds=20.0)
     )
     store: Any = None
+    survives_policies: bool = False
     now: float = 0.0
     books: Books = None  # type: ignore[assignment]
 
@@ -129,6 +130,7 @@ class Driver:
             policy=self.policy,
             fairness=replace(self.fairness, term_seconds=self.options.term_seconds),
             rng=self.rng,
+            survives_policies=self.survives_policies,
         )
 
     def do(self, call: Callable[..., Decision[Any]], *arguments: Any, **keywords: Any) -> Any:

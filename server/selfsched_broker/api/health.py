@@ -55,6 +55,8 @@ def _figures(books: Books, context: Context) -> str:
         *(f'selfsched_devices{{state="{state}"}} {devices[state]}' for state in DeviceState),
         "# TYPE selfsched_auctions_total counter",
         f"selfsched_auctions_total {books.broker.next_auction - 1}",
+        "# TYPE selfsched_auctions_failed_total counter",
+        f"selfsched_auctions_failed_total {books.agenda.failed_auctions}",
         "# TYPE selfsched_leases_total counter",
         f"selfsched_leases_total {books.broker.next_fence - 1}",
         "# TYPE selfsched_open_leases gauge",

@@ -34,6 +34,9 @@ class Context:
     fairness: FairnessOptions
     rng: np.random.Generator
     """Only policies draw from it."""
+    survives_policies: bool = False
+    """A policy that raises moves nobody, and the rest of a decision stands. For a broker, which must
+    let leases expire whatever happens; a simulation must not go on with a wrong answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +47,8 @@ class Decision(Generic[A]):
     answer: A
     touched: frozenset[str]
     """Jobs whose instructions changed: their long polls are answered now."""
+    failures: tuple[Exception, ...] = ()
+    """What a policy raised and was not said before: for the log."""
 
 
 class Draft:
@@ -57,6 +62,7 @@ class Draft:
         self.options = ctx.options
         self._changes: dict[tuple[type, str], Change] = {}
         self._touched: set[str] = set()
+        self.failures: list[Exception] = []
 
     def put(self, *records: Change) -> None:
         """Set new values of records."""
@@ -112,7 +118,12 @@ class Draft:
         if (self._is_durable() and lag > 0) or lag >= _CLOCK_SECONDS:
             self.put(replace(broker, clock=self.now))
         changes = tuple(c for c in self._changes.values() if self._is_news(c))
-        return Decision(changes=changes, answer=answer(self.books), touched=frozenset(self._touched))
+        return Decision(
+            changes=changes,
+            answer=answer(self.books),
+            touched=frozenset(self._touched),
+            failures=tuple(self.failures),
+        )
 
     def _count_versions(self) -> None:
         for job_id in sorted(self._touched):

@@ -391,6 +391,10 @@ class Agenda(Record):
     """What the last auction between ticks was about: the same is not asked twice."""
     reserve: tuple[tuple[str, int], ...] = ()
     """Wide jobs and the devices kept for them."""
+    failed_auctions: int = 0
+    """How often the policy raised, since the broker started."""
+    failure: str = ""
+    """What it raised at the last auction, and where; empty: it gave a ruling."""
 
     @property
     def key(self) -> str:

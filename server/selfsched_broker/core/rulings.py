@@ -1,14 +1,19 @@
 """From a policy's answer to the books: check it, then turn it into grants, claims and orders.
 
 A policy is never trusted. A ruling that breaks the contract of `market.Policy` is put aside
-whole: everybody keeps what they have, and the audit says what was wrong with it.
+whole: everybody keeps what they have, and the audit says what was wrong with it. So it is where
+a policy raises, in a broker (`Context.survives_policies`): leases must expire meanwhile. The
+same failure is said once, counted always, and the policy is asked again at the next tick, or when
+there is another question.
 """
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import PurePath
 
 from selfsched.protocol import AuctionView, AwardView, JobState, Resume
 from selfsched_broker.core.books import Auction, Books, Holding
@@ -16,6 +21,10 @@ from selfsched_broker.core.draft import Draft
 from selfsched_broker.core.grants import claim, grant, is_free, order_leave
 from selfsched_broker.core.market import Award, Contender, Market, Ruling, Trigger
 from selfsched_broker.core.markets import Stakes, build_market, contends, keep_all
+
+_LONGEST_WORDS = 2000
+_BROKEN = "the policy's ruling broke its contract and was put aside: everything stays as it is"
+_FAILED = "the broker's policy failed in this auction: everything stays as it is; the broker tries again"
 
 
 def hold_auction(draft: Draft, trigger: Trigger, stakes: Stakes) -> None:
@@ -26,18 +35,52 @@ def hold_auction(draft: Draft, trigger: Trigger, stakes: Stakes) -> None:
     present = {job.id for job in jobs}
     stakes = Stakes({job: devices for job, devices in stakes.at_stake.items() if job in present})
     market = build_market(draft, trigger, stakes, jobs)
-    ruling = draft.ctx.policy.rule(market, draft.ctx.rng)
-    faults = find_faults(market, ruling)
-    if faults:
-        draft.audit("ruling_refused", f"auction {market.number}", "; ".join(faults[:5]))
-        ruling = _keep_everything(market)
-    _record(draft, market, ruling)
+    ruling, view = _ask(draft, market)
+    broker = draft.books.broker
+    draft.put(replace(broker, next_auction=broker.next_auction + 1))
+    draft.put(Auction(number=market.number, at=draft.now, view=view))
     for contender in market.contenders:
         _renew_and_leave(draft, contender, ruling.awards[contender.job])
     for contender in market.contenders:
         _gain(draft, market, contender, ruling.awards[contender.job])
     reserve = tuple(sorted(ruling.reserve.items()))
     draft.put(replace(draft.books.agenda, reserve=reserve))
+
+
+def _ask(draft: Draft, market: Market) -> tuple[Ruling, AuctionView]:
+    """The policy's ruling and its record, or that everybody keeps what they have."""
+    try:
+        ruling = draft.ctx.policy.rule(market, draft.ctx.rng)
+        faults = find_faults(market, ruling)
+        if not faults:
+            view = _view(draft, market, ruling)
+    except Exception as error:
+        # Whatever a policy may raise, or answer that cannot even be checked, must not stop time.
+        if not draft.ctx.survives_policies:
+            raise
+        _note_failure(draft, market, error)
+        ruling = _keep_everything(market, _FAILED)
+        return ruling, _view(draft, market, ruling)
+    if draft.books.agenda.failure:
+        draft.put(replace(draft.books.agenda, failure=""))
+    if faults:
+        draft.audit("ruling_refused", f"auction {market.number}", "; ".join(faults[:5]))
+        ruling = _keep_everything(market, _BROKEN)
+        view = _view(draft, market, ruling)
+    return ruling, view
+
+
+def _note_failure(draft: Draft, market: Market, error: Exception) -> None:
+    """Count a failure; the same one, however its message differs, is told once."""
+    agenda = draft.books.agenda
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    failure = f"{type(error).__name__} at {PurePath(at.filename).name}, line {at.lineno}"
+    draft.put(replace(agenda, failed_auctions=agenda.failed_auctions + 1, failure=failure))
+    if failure == agenda.failure:
+        return
+    words = f"the policy {draft.ctx.policy.name} failed, nobody moves: {failure}: {error}"
+    draft.audit("auction_failed", f"auction {market.number}", words[:_LONGEST_WORDS])
+    draft.failures.append(error)
 
 
 def find_faults(market: Market, ruling: Ruling) -> list[str]:
@@ -83,8 +126,7 @@ def _quota_faults(market: Market, ruling: Ruling) -> list[str]:
     return [f"account {a} would exceed its limit" for a, n in left.items() if gains[a] > n]
 
 
-def _keep_everything(market: Market) -> Ruling:
-    reason = "the policy's ruling broke its contract and was put aside: everything stays as it is"
+def _keep_everything(market: Market, reason: str) -> Ruling:
     awards = {
         job: Award(job=job, devices=devices, considered=False, reason=reason)
         for job, devices in keep_all(market).items()
@@ -92,20 +134,17 @@ def _keep_everything(market: Market) -> Ruling:
     return Ruling(awards=awards, reason=reason, reserve=market.reserved_for)
 
 
-def _record(draft: Draft, market: Market, ruling: Ruling) -> None:
-    broker = draft.books.broker
+def _view(draft: Draft, market: Market, ruling: Ruling) -> AuctionView:
     awards = [(c, ruling.awards[c.job]) for c in market.contenders]
-    view = AuctionView(
+    return AuctionView(
         number=market.number,
         ago_seconds=0.0,
         trigger=market.trigger,
         policy=draft.ctx.policy.name,
         awards=tuple(_award_view(contender, award) for contender, award in awards),
         welfare_gap=ruling.gap,
-        reason=ruling.reason[:2000],
+        reason=ruling.reason[:_LONGEST_WORDS],
     )
-    draft.put(replace(broker, next_auction=broker.next_auction + 1))
-    draft.put(Auction(number=market.number, at=draft.now, view=view))
 
 
 def _award_view(contender: Contender, award: Award) -> AwardView:
@@ -118,7 +157,7 @@ def _award_view(contender: Contender, award: Award) -> AwardView:
         rho_before=award.rho_before,
         rho_after=award.rho_after,
         payment=award.payment,
-        reason=award.reason[:2000],
+        reason=award.reason[:_LONGEST_WORDS],
     )
 
 
@@ -127,7 +166,7 @@ def _renew_and_leave(draft: Draft, contender: Contender, award: Award) -> None:
     wanted, had = set(award.devices), {*contender.kept, *contender.at_stake}
     _note_rho(draft, award)
     _renew(draft, set(contender.at_stake) & wanted)
-    order_leave(draft, _holdings(draft.books, had - wanted), award.reason[:2000])
+    order_leave(draft, _holdings(draft.books, had - wanted), award.reason[:_LONGEST_WORDS])
 
 
 def _note_rho(draft: Draft, award: Award) -> None:
@@ -154,7 +193,7 @@ def _gain(draft: Draft, market: Market, contender: Contender, award: Award) -> N
     A job without devices does not wait for the rest when it can start on what is free and
     the rest may take longer to leave than the later restart costs.
     """
-    books, job, reason = draft.books, draft.books.jobs[award.job], award.reason[:2000]
+    books, job, reason = draft.books, draft.books.jobs[award.job], award.reason[:_LONGEST_WORDS]
     gains = sorted(set(award.devices) - {*contender.kept, *contender.at_stake})
     if not award.devices:
         _pass_over(draft, market, award.job, reason)

@@ -285,3 +285,26 @@ def test_a_mistake_in_what_is_due_does_not_stop_time(monkeypatch: pytest.MonkeyP
     bench.service.start()
     assert leased.wait(10)
     bench.service.close()
+
+
+def test_a_policy_that_fails_is_in_the_log_once_with_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench()
+
+    def fails(*_: object) -> Any:
+        raise ZeroDivisionError("of a policy")
+
+    monkeypatch.setattr(type(policy_named("themis")), "rule", fails)
+    job = bench.new_job()
+    bench.report(job, 1)
+    bench.settle()
+    bench.now += OPTIONS.term_seconds
+    bench.look_at_node()
+    bench.report(job, 2)
+    bench.settle()
+    assert bench.service.books.agenda.failed_auctions == 2
+    [record] = [record for record in caplog.records if "the policy failed" in record.message]
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], ZeroDivisionError)
+    assert record.exc_info[2] is not None
