@@ -163,6 +163,8 @@ class RankRaised(_Frozen):
 
     kind: Literal["rank_raised"] = "rank_raised"
     rank: int
+    fit: int | None = None
+    """Ordinal of the fit it came out of; None: it was raised outside of any."""
     type: str
     message: str
     traceback: str

@@ -373,7 +373,7 @@ class FitRun:
 
     def raised(self, error: Exception) -> None:
         """The user's code raised: tell the supervisor, with the traceback."""
-        told = to_tell(error, self._process.rank)
+        told = to_tell(error, self._process.rank, fit=self.ordinal)
         if told is not None:
             self._process.send(told)
             self._process.writer.flush()

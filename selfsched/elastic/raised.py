@@ -18,17 +18,18 @@ _OURS = Path(__file__).parent.parent
 _RUNPY = {runpy.__file__, "<frozen runpy>"}
 
 
-def to_tell(error: BaseException, rank: int) -> RankRaised | None:
+def to_tell(error: BaseException, rank: int, *, fit: int | None = None) -> RankRaised | None:
     """The event for an error that is being handled here; None where it was told already.
 
-    Its traceback begins at the first line of the user's own program.
+    Its traceback begins at the first line of the user's own program. `fit` is the ordinal of
+    the fit that it came out of, if of one.
     """
     if getattr(error, _MARK, False):
         return None
     setattr(error, _MARK, True)
     return RankRaised(
-        rank=rank, type=type(error).__name__, message=str(error), traceback=_as_its_program_shows_it(error),
-        out_of_memory=is_out_of_memory(error),
+        rank=rank, fit=fit, type=type(error).__name__, message=str(error),
+        traceback=_as_its_program_shows_it(error), out_of_memory=is_out_of_memory(error),
     )  # fmt: skip
 
 

@@ -163,8 +163,18 @@ class RunningSegment:
             self._kill_within(_TEARDOWN_SECONDS)
         elif isinstance(event, FitStarted):
             self._left.clear()
-            self._raised.clear()
+            self._forget_caught(event.fit)
         self._listener.event(event)
+
+    def _forget_caught(self, fit: int) -> None:
+        """Another fit begins: what came out of an earlier one was caught by the program.
+
+        Each rank has a socket of its own: one may have raised in this fit, or before it, and be
+        heard before rank 0 is, which says that it began.
+        """
+        for rank, raised in list(self._raised.items()):
+            if raised.fit is not None and raised.fit < fit:
+                del self._raised[rank]
 
     def _read_pipe(self, descriptor: int) -> None:
         rank, stream = self._pipes[descriptor]

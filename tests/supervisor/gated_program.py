@@ -20,7 +20,6 @@ from torch.utils.data import DataLoader
 from selfsched import SelfScheduler
 
 
-
 class Gated(pl.LightningModule):  # type: ignore[misc]
     def __init__(self, directory: Path, gated_step: int, step_seconds: float) -> None:
         super().__init__()

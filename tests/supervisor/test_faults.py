@@ -116,8 +116,9 @@ def test_what_a_dead_rank_started_is_ended_too(runs: Runs, state: Path) -> None:
     assert run.finish() == 0, run.output()
 
 
-def test_a_rank_that_raises_is_shown_once_and_not_tried_again(runs: Runs, state: Path) -> None:
-    run = runs.tiny(state, 10, "raise:1", plan="2@0", max_devices=2)
+@pytest.mark.parametrize("when", ["raise", "raise-first"])
+def test_a_rank_that_raises_is_shown_once_and_not_tried_again(runs: Runs, state: Path, when: str) -> None:
+    run = runs.tiny(state, 10, f"{when}:1", plan="2@0", max_devices=2)
     assert run.finish() == 1
     assert run.output().count("Traceback: here") == 1
     assert "Traceback: there" not in run.output(), "the other rank only lost it"

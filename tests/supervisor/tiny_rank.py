@@ -2,7 +2,8 @@
 
 `tiny_rank.py STATE_FILE STEPS [BEHAVIOUR]`: counts steps from where STATE_FILE says, and
 leaves with a "checkpoint" (the number in STATE_FILE) when told to. Behaviours happen at
-half of the steps: `raise:RANK`, `exit:CODE`, `refuse`, `hang` (for ever in one step),
+half of the steps: `raise:RANK` (the others lose it), `raise-first:RANK` (before rank 0 has said
+that its fit began), `exit:CODE`, `refuse`, `hang` (for ever in one step),
 `child` (starts a grandchild at once, which outlives it unless somebody ends it),
 `die:RANK` (kills itself every time), `port` (as if its port was taken, the first time).
 """
@@ -41,6 +42,8 @@ def main(state: Path, steps: int, behaviour: str) -> int:
     writer.send(RankStarted(rank=rank, pid=os.getpid()))
     step = int(state.read_text()) if state.exists() else 0
     if rank == 0:
+        if behaviour.startswith("raise-first"):
+            wait_for_loss(spec)
         writer.send(
             FitStarted(
                 fit=1, package="none", global_batch=8, reference_devices=1, step=step, planned_steps=steps
@@ -79,14 +82,23 @@ def leave(
     return 75
 
 
+def wait_for_loss(spec: SegmentSpec) -> None:
+    """Until the rank that raises has done so: a connection breaks after that, never before."""
+    while not (spec.run_directory / "lost").exists():
+        time.sleep(STEP_SECONDS)
+
+
 def misbehave(behaviour: str, rank: int, writer: EventWriter, spec: SegmentSpec) -> int | None:
     name, _, value = behaviour.partition(":")
-    if name == "raise" and rank == int(value):
-        writer.send(RankRaised(rank=rank, type="ValueError", message="boom", traceback="Traceback: here\n"))
+    if name in ("raise", "raise-first") and rank == int(value):
+        writer.send(
+            RankRaised(rank=rank, fit=1, type="ValueError", message="boom", traceback="Traceback: here\n")
+        )
         writer.close()
+        (spec.run_directory / "lost").touch()
         return 1
-    if name == "raise":  # the others lose it
-        time.sleep(0.2)
+    if name in ("raise", "raise-first"):  # the others lose it, and not before
+        wait_for_loss(spec)
         words = "Connection closed by peer"
         writer.send(RankRaised(rank=rank, type="RuntimeError", message=words, traceback="Traceback: there\n"))
         writer.close()
