@@ -1,5 +1,6 @@
 # One verb for each thing people and CI do. `make` alone lists them.
 PYTHON ?= python3
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -21,8 +22,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/selfsched demo
 
+# Two at a time: most of it starts processes, and the demo's jobs need two cores. A file's tests stay together.
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 check: setup
 	$(BIN)/ruff check .
