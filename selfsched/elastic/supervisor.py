@@ -23,6 +23,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -93,7 +94,7 @@ class Supervisor:
         self._guard = Guard()
         self._held = HeldDevices(locks)
         self._events_server = channel.listen(self._directory.events_socket)
-        self._reactor.on_readable(self._events_server, self._accept_rank)
+        self._reactor.on_readable(self._events_server, self._accept_ranks)
         self._user = UserLink(
             self._reactor, channel.listen(self._directory.supervisor_socket),
             asked=self._asked, lost=self._user_lost,
@@ -239,6 +240,7 @@ class Supervisor:
         )
 
     def _close_segment(self, segment: RunningSegment) -> None:
+        self._accept_ranks()
         verdict = segment.close()
         self._segment = None
         self._guard.set_sessions(())
@@ -317,12 +319,15 @@ class Supervisor:
 
     # --- hearing the ranks, telling the user ---------------------------------------------
 
-    def _accept_rank(self) -> None:
-        connection, _ = self._events_server.accept()
-        if self._segment is None:
-            connection.close()
-        else:
-            self._segment.accept(connection)
+    def _accept_ranks(self) -> None:
+        """Take in all that have knocked; who has ended meanwhile may still have left its word."""
+        with suppress(BlockingIOError):
+            while True:
+                connection, _ = self._events_server.accept()
+                if self._segment is None:
+                    connection.close()
+                else:
+                    self._segment.accept(connection)
 
     def _hear(self, event: Any) -> None:
         self._made.saw(event)

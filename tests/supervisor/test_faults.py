@@ -127,6 +127,23 @@ def test_a_rank_that_raises_is_shown_once_and_not_tried_again(runs: Runs, state:
     run.assert_nothing_left()
 
 
+def test_ranks_that_came_and_went_while_the_supervisor_slept_are_heard(
+    runs: Runs, state: Path, tmp_path: Path
+) -> None:
+    start = f"echo $$ > {tmp_path}/rank-$RANK; until [ -e {tmp_path}/go ]; do sleep 0.01; done"
+    words = f"{start}; exec {sys.executable} {TINY_RANK} {state} 10 raise:1"
+    run = runs.start(["bash", "-c", words], plan="2@0", max_devices=2)
+    files = [tmp_path / "rank-0", tmp_path / "rank-1"]
+    wait_for(lambda: all(file.exists() and file.read_text() for file in files), what="both ranks to start")
+    os.kill(run.supervisor_pid, signal.SIGSTOP)
+    (tmp_path / "go").touch()
+    wait_for(lambda: not any(is_alive(int(file.read_text())) for file in files), what="both ranks to end")
+    os.kill(run.supervisor_pid, signal.SIGCONT)
+    assert run.finish() == 1
+    assert "rank 1 of 2 raised ValueError: boom" in run.output()
+    assert len(run.events("segment_began")) == 1
+
+
 def test_a_refusal_has_its_exit_code_and_its_words(runs: Runs, state: Path) -> None:
     run = runs.tiny(state, 10, "refuse", plan="1@0")
     assert run.finish() == 2
