@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from selfsched.errors import EXIT_FAILED, EXIT_WRONG_USE, Refused, SelfschedError
-from selfsched_broker import commands
-from selfsched_broker.commands import Json, StateDir
+from selfsched_broker import account_commands, commands
+from selfsched_broker.options import Json, StateDir, find_settings, say_place
 
 _SIMULATE = "simulate"
 app = typer.Typer(
@@ -25,7 +25,7 @@ app = typer.Typer(
     help="The broker that shares devices among training jobs.",
     epilog="Exit codes: 0 fine, 1 failed, 2 wrong use.",
 )
-app.add_typer(commands.users, name="users")
+app.add_typer(account_commands.users, name="users")
 app.add_typer(commands.leases, name="leases")
 app.add_typer(commands.devices, name="devices")
 for command in (commands.jobs, commands.auctions, commands.policy, commands.audit):
@@ -84,9 +84,9 @@ def backup(
     from selfsched_broker.printing import say, show_json
     from selfsched_broker.store.schema import backup as copy
 
-    found = commands.find_settings(state_dir)
+    found = find_settings(state_dir)
     if state_dir is None and not as_json:
-        commands.say_place(books_place(found))
+        say_place(books_place(found))
     copy(found.store_url, target)
     if as_json:
         show_json({"backup": str(target)})
@@ -101,9 +101,9 @@ def migrate(as_json: Json = False, state_dir: StateDir = None) -> None:
     from selfsched_broker.printing import say, show_json
     from selfsched_broker.store.schema import migrate as upgrade
 
-    found = commands.find_settings(state_dir)
+    found = find_settings(state_dir)
     if state_dir is None and not as_json:
-        commands.say_place(books_place(found))
+        say_place(books_place(found))
     done = upgrade(found.store_url)
     copy = str(done.backup) if done.backup else None
     if as_json:
