@@ -83,7 +83,7 @@ def standing_bid(
     *,
     remaining: Callable[[int], Remaining | None],
     restart_seconds: Callable[[int], float],
-    peak_bytes: int | None,
+    peak_bytes: Callable[[int], int | None],
     end_is_unknown: bool,
 ) -> StandingBid:
     """The table of what each device count would bring.
@@ -92,7 +92,7 @@ def standing_bid(
         counts: allowed device counts, at least one.
         remaining: time to the end on a count, without the restart; None: not measured yet.
         restart_seconds: cost of moving to a count.
-        peak_bytes: memory seen on the present devices.
+        peak_bytes: memory that a device needs on a count, as far as is known.
         end_is_unknown: the limit is an upper bound, or there is none.
     """
     rows = []
@@ -104,7 +104,7 @@ def standing_bid(
                 remaining_seconds=None if left is None else left.quantile(0.0),
                 sigma_log=0.0 if left is None else min(left.sigma_log, 20.0),
                 restart_seconds=restart_seconds(count),
-                peak_bytes_per_device=peak_bytes,
+                peak_bytes_per_device=peak_bytes(count),
             )
         )
     return StandingBid(rows=tuple(rows), end_is_unknown=end_is_unknown)

@@ -107,6 +107,11 @@ class Progressed(_Frozen):
     metrics: dict[str, float] = {}
     """Newest logged scalars (loss, validation metrics)."""
     peak_bytes: int | None = None
+    """Most memory of this rank's device in use so far; None: not told (CPUs)."""
+    resident_bytes: int | None = None
+    """In use between two steps."""
+    device_bytes: int | None = None
+    """What the device has."""
     at: float = 0.0
 
 

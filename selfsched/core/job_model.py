@@ -35,6 +35,7 @@ from selfsched.core.events import (
     StretchTimed,
 )
 from selfsched.core.forecast import ForecastLog, LoggedForecast, Remaining, remaining_time, step_cost
+from selfsched.core.memory import MemoryModel
 from selfsched.core.performance import documented_prior
 from selfsched.core.progress import Ledger, Progress, RemainingWork
 from selfsched.core.step_knowledge import VISIT_STEPS, StepKnowledge, cycle_seconds
@@ -42,7 +43,7 @@ from selfsched.protocol import Forecast, HardwarePrior, StandingBid, StepStatist
 
 FORECAST_EVERY_SECONDS = 1.0
 """Forecasts closer together than this are one entry of the log."""
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 
 class JobModel:
@@ -69,13 +70,14 @@ class JobModel:
     ) -> None:
         self.hardware = hardware
         self.prior = prior or documented_prior(hardware)
-        self.allowed_devices: tuple[int, ...] = tuple(range(min_devices, max_devices + 1))
+        self._dividing: tuple[int, ...] = tuple(range(min_devices, max_devices + 1))
+        """Device counts that keep the global batch."""
         self._range = (min_devices, max_devices)
         self.log = ForecastLog()
         self._steps = StepKnowledge(self.prior)
         self._ledger = Ledger()
         self._restart = RestartCost()
-        self._peak_bytes: int | None = None
+        self._memory = MemoryModel()
         self._segments = 0
         self._devices = 0
         self._started_at: float | None = None
@@ -140,6 +142,15 @@ class JobModel:
     def fit_finished(self) -> bool:
         return self._ledger.finished
 
+    @property
+    def allowed_devices(self) -> tuple[int, ...]:
+        """Device counts to bid for: they keep the global batch, and the job fits into their memory."""
+        return tuple(n for n in self._dividing if self._memory.fits(n)) or self._dividing[-1:]
+
+    def ran_out_of_memory(self, devices: int) -> None:
+        """The job needed more memory than there is on so many devices."""
+        self._memory.ran_out(devices)
+
     def progress(self, now: float | None = None) -> Progress:
         """Where the run stands.
 
@@ -190,7 +201,7 @@ class JobModel:
             sorted(counts),
             remaining=remaining,
             restart_seconds=lambda devices: self._move_seconds(current, devices),
-            peak_bytes=self._peak_bytes,
+            peak_bytes=self._memory.peak_bytes,
             end_is_unknown=self._ledger.end_is_unknown,
         )
 
@@ -243,14 +254,14 @@ class JobModel:
         self._ledger.fit_started(event)
         low, high = self._range
         allowed = tuple(n for n in sorted(set(event.allowed_devices)) if low <= n <= high)
-        if allowed:
-            self.allowed_devices = allowed
+        self._dividing = allowed or self._dividing
         self._steps.know_gradient_bytes(event.gradient_bytes)
 
     def _progressed(self, event: Progressed) -> None:
         self._ledger.progressed(event)
-        if event.peak_bytes is not None and event.peak_bytes > 0:
-            self._peak_bytes = max(self._peak_bytes or 0, event.peak_bytes)
+        self._memory.observe(
+            self._devices, peak=event.peak_bytes, resident=event.resident_bytes, device=event.device_bytes
+        )
 
     def _stretch_timed(self, event: StretchTimed, now: float) -> None:
         self._ledger.stretch(event)
@@ -376,6 +387,7 @@ class JobModel:
         words += limit_words(self._steps.series(devices).part_means(), devices)
         if here is not None and here.median_seconds > 0:
             words += saving_words(here, others, in_hindsight=done)
+        words += self._memory.words(self._dividing)
         if self._ledger.planned_steps is None and not self._ledger.finished:
             words.append("The length of an epoch is unknown until one has been seen.")
         elif self._ledger.early_stopping:
@@ -389,12 +401,12 @@ class JobModel:
         return {
             "version": STATE_VERSION,
             "hardware": self.hardware,
-            "allowed_devices": list(self.allowed_devices),
+            "allowed_devices": list(self._dividing),
             "steps": self._steps.to_state(),
             "ledger": self._ledger.to_state(),
             "restart": self._restart.to_state(),
             "gradient_bytes": self._steps.gradient_bytes,
-            "peak_bytes": self._peak_bytes,
+            "memory": self._memory.to_state(),
             "segments": self._segments,
             "log": self.log.to_state(),
         }
@@ -419,12 +431,12 @@ class JobModel:
             return
         low, high = self._range
         allowed = tuple(n for n in state["allowed_devices"] if low <= n <= high)
-        self.allowed_devices = allowed or self.allowed_devices
+        self._dividing = allowed or self._dividing
         self._ledger = Ledger.from_state(state["ledger"])
         self._restart = RestartCost.from_state(state["restart"])
         self._steps.know_gradient_bytes(state["gradient_bytes"])
-        self._peak_bytes = state["peak_bytes"]
         self._segments = state["segments"]
         self.log = ForecastLog.from_state(state["log"])
         if state["hardware"] == self.hardware:
+            self._memory = MemoryModel.from_state(state["memory"])
             self._steps.restore(state["steps"])

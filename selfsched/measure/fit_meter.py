@@ -69,7 +69,7 @@ class FitMeter:
         self._steps: list[StepTimes] = []
         self._dropped = 0
         self._next_send = self._clock() + FIRST_SEND_SECONDS
-        self._peak_bytes = _peak_bytes_reader(module)
+        self._memory = _memory_reader(module)
         self._undo: list[Callable[[], None]] = []
         self.samples = samples
         self.newest: StepTimes | None = None
@@ -139,8 +139,8 @@ class FitMeter:
                 epoch=int(self._trainer.current_epoch) if epoch is None else epoch,
                 samples=self.samples,
                 metrics=self._metrics.read(metrics),
-                peak_bytes=self._peak_bytes(),
                 at=boottime(),
+                **self._memory(),
             )
         )
 
@@ -221,10 +221,16 @@ def _device_marks(module: Any) -> DeviceMarks | None:
     return DeviceMarks(lambda: torch.cuda.Event(enable_timing=True))
 
 
-def _peak_bytes_reader(module: Any) -> Callable[[], int | None]:
+def _memory_reader(module: Any) -> Callable[[], dict[str, Any]]:
+    """Reads the allocator's own counts: no synchronisation, nothing of the driver."""
     device = getattr(module, "device", None)
     if getattr(device, "type", "cpu") != "cuda":
-        return lambda: None
+        return dict
     import torch
 
-    return lambda: int(torch.cuda.max_memory_reserved(device))
+    whole = int(torch.cuda.get_device_properties(device).total_memory)
+    return lambda: {
+        "peak_bytes": int(torch.cuda.max_memory_reserved(device)),
+        "resident_bytes": int(torch.cuda.memory_allocated(device)),
+        "device_bytes": whole,
+    }

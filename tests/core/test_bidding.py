@@ -45,7 +45,7 @@ def test_there_is_a_row_for_each_count_and_null_where_nothing_was_measured() -> 
         (2, 1),
         remaining=lambda devices: left(60.0) if devices == 1 else None,
         restart_seconds=lambda devices: 3.0 * (devices - 1),
-        peak_bytes=123,
+        peak_bytes=lambda devices: 123,
         end_is_unknown=True,
     )
     one, two = bid.rows

@@ -466,6 +466,8 @@ events = st.one_of(
         samples=st.integers(-1, 10**6),
         metrics=st.just({"loss": math.nan}),
         peak_bytes=st.none() | st.integers(-1, 10**10),
+        resident_bytes=st.none() | st.integers(-1, 10**10),
+        device_bytes=st.none() | st.integers(-1, 10**10),
     ),
     st.builds(
         StretchTimed,
@@ -511,3 +513,21 @@ def test_whatever_comes_the_model_says_only_what_the_protocol_allows(
         json.dumps(model.explanation(now).as_json(), allow_nan=False)
     state = json.loads(json.dumps(model.to_state(), allow_nan=False))
     assert new_model(state).to_state()["steps"] == state["steps"]
+
+
+def test_t19_no_bid_for_a_count_on_which_it_would_run_out_of_memory() -> None:
+    model = JobModel(hardware="A100", min_devices=1, max_devices=4)
+    model.segment_started(4, 0.0)
+    model.observe(FitStarted(**UNLIMITED, allowed_devices=(1, 2, 4)), 0.0)
+    reading = {"peak_bytes": 30 * 10**9, "resident_bytes": 10 * 10**9, "device_bytes": 80 * 10**9}
+    model.observe(Progressed(fit=1, step=1, epoch=0, samples=8, **reading), 1.0)
+    assert model.allowed_devices == (2, 4)
+    rows = model.standing_bid(4, 1.0).rows
+    assert [row.placement.devices for row in rows] == [2, 4]
+    assert [row.peak_bytes_per_device for row in rows] == [50 * 10**9, 30 * 10**9]
+    model.ran_out_of_memory(2)
+    restored = JobModel.from_state(model.to_state(), hardware="A100", min_devices=1, max_devices=4)
+    assert restored.allowed_devices == (4,)
+    assert JobModel.from_state(
+        model.to_state(), hardware="H100", min_devices=1, max_devices=4
+    ).allowed_devices == (1, 2, 4)  # fmt: skip
