@@ -30,11 +30,18 @@ def show_status(broker: str | None, *, as_json: bool) -> None:
         print_json({"jobs": [_plain(job) for job in jobs], "cluster": _plain(cluster)})
         return
     if jobs:
-        columns = ("job", "account", "state", "devices", "done", "finished in", "rho", "why")
-        print_table("Jobs", columns, map(_job_row, sorted(jobs, key=_order)))
+        columns = ("job", "account", "state", "devices", "done", "finished in", "rho")
+        ordered = sorted(jobs, key=_order)
+        print_table("Jobs", columns, map(_job_row, ordered), names=("job", "account"))
+        for job in ordered:
+            if said := _last_words(job):
+                console().print(plain(said))
     else:
         console().print("You have no jobs.")
-    print_table("Devices", ("device", "kind", "state", "held by", "since"), _device_rows(cluster))
+    print_table(
+        "Devices", ("device", "kind", "state", "held by", "since"), _device_rows(cluster),
+        names=("device", "kind", "held by"),
+    )  # fmt: skip
     console().print(
         f"{cluster.running_jobs} running, {cluster.waiting_jobs} waiting; "
         f"devices are auctioned in {duration_words(cluster.next_tick_seconds)} (policy {cluster.policy})."
@@ -100,19 +107,25 @@ def _job_row(job: JobView) -> Sequence[object]:
         f"{job.fraction_done:.0%}",
         "" if ended else forecast_words(job.forecast),
         "" if job.rho is None else f"{job.rho:.2f}",
-        job.reasons[-1] if job.reasons else "",
     )
 
 
 def _devices_words(job: JobView) -> str:
-    names = ", ".join(f"{device.node}:{device.index}" for device in job.devices)
     wanted = f"{job.min_devices}-{job.max_devices}" if job.min_devices < job.max_devices else job.max_devices
-    return f"{len(job.devices)} of {wanted}" + (f" ({names})" if names else "")
+    return f"{len(job.devices)} of {wanted}"
+
+
+def _last_words(job: JobView) -> str:
+    """`bert (vm/cpu0, vm/cpu1): grows to 2 of 2 devices`: below the table, where there is room."""
+    names = ", ".join(device.id for device in job.devices)
+    if not names and not job.reasons:
+        return ""
+    return job.name + (f" ({names})" if names else "") + (f": {job.reasons[-1]}" if job.reasons else "")
 
 
 def _device_rows(cluster: ClusterView) -> list[Sequence[object]]:
     return [
-        (f"{device.node}:{device.index}", device.model, device.state, device.account or "",
+        (device.id, device.model, device.state, device.account or "",
          duration_words(device.since_seconds))
         for device in cluster.devices
     ]  # fmt: skip

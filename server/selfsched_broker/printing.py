@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from selfsched.core.columns import column_widths
 from selfsched.protocol import Message
-from selfsched_broker.columns import column_widths
 
 _CONTROLS = dict.fromkeys((*range(10), *range(11, 32), *range(127, 160)), "·")
 

@@ -27,7 +27,8 @@ def test_status_says_what_i_have_why_and_until_when(broker: str, tmp_path: Path)
     text = printed("status", broker=broker, home=tmp_path)
     for words in (
         "digits",
-        "2 of 1-2 (hera:0, hera:1)",
+        "2 of 1-2",
+        "digits (slot-0, slot-1): ",
         "25%",
         "2 min 00 s (1 min 40 s to 3 min 20 s)",
         "0.81",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfsched_broker.columns import column_widths
+from selfsched.core.columns import column_widths
 
 HEADINGS = ("job", "name", "account", "held after", "why")
 
