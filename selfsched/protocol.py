@@ -574,6 +574,23 @@ class ForecastScore(Message):
     held: bool | None
 
 
+class FormFigure(Message):
+    """One parameter of the step-time form, as other jobs let expect it of a new one."""
+
+    name: Name
+    mean: Annotated[float, Field(ge=-1e3, le=1e3)]
+    sigma: Annotated[float, Field(gt=0, le=20)]
+
+
+class FormPrior(Message):
+    """The step-time form (`core/step_form`) on one kind of hardware, learned from many jobs."""
+
+    version: Literal[1] = 1
+    figures: Annotated[tuple[FormFigure, ...], Field(min_length=1, max_length=64)]
+    widths: Annotated[tuple[Annotated[float, Field(ge=0.05, le=20)], ...], Field(max_length=64)] = ()
+    """Factors on the intervals, by which they held on jobs left out; empty: none."""
+
+
 class HardwarePrior(Message):
     """`GET /v1/hardware/{name}/prior`: what is known of a kind of hardware from all jobs on it."""
 
@@ -586,6 +603,8 @@ class HardwarePrior(Message):
     contention: Annotated[float, Field(ge=0, le=10)] = 0.0
     """Slow-down of compute per further device on the node, as a fraction."""
     sigma_log: Annotated[float, Field(gt=0, le=5)] = 0.5
+    form: FormPrior | None = None
+    """What a fit over many jobs gave; None: only the figures above are known."""
 
 
 class WhatIf(Message):
