@@ -20,12 +20,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bench._step_rivals import Array, Point, nearest, perfect, published
-from selfsched.core.performance import SeenStep, StepTimeModel, documented_prior
+from selfsched.core.events import StepTiming
+from selfsched.core.performance import Z_LEVELS, SeenStep, StepTimeModel, documented_prior
+from selfsched.core.population import Population, Visited, fit_population
+from selfsched.core.step_form import Spot
+from selfsched.core.step_knowledge import StepKnowledge
+from selfsched.protocol import HardwarePrior
 
 SEEN: dict[str, tuple[tuple[int, ...], ...]] = {
     "1": ((1,),),
@@ -34,6 +38,8 @@ SEEN: dict[str, tuple[tuple[int, ...], ...]] = {
     "1,2,1+1": ((1,), (2,), (1, 1)),
 }
 LEVELS = (0.5, 0.8, 0.95)
+BATCHES = 4
+"""Local batches of an application on a cluster that the population's fit is given."""
 RIVALS: dict[str, Callable[[Sequence[Point], Sequence[Point]], Array]] = {
     "published": published,
     "nearest": nearest,
@@ -122,45 +128,87 @@ def read_cases(path: Path) -> list[Case]:
         raise DataError(f"{path} holds no measured step times: {error!r}") from error
 
 
-def predictions(cases: Sequence[Case], model: str, seen: str, left_out: str) -> Iterator[Predicted]:
+class Priors:
+    """What our model is told about hardware, learned without the case's application."""
+
+    def __init__(self, cases: Sequence[Case], left_out: str) -> None:
+        self._visited = [(case.application, case.hardware, _visited(case)) for case in _thinned(cases)]
+        self._left_out = left_out
+        self._fitted: dict[tuple[str, str], Population] = {}
+        self.fit_seconds: list[float] = []
+
+    def of(self, case: Case) -> HardwarePrior:
+        """From other applications only; with `hardware` left out, on other hardware only."""
+        without = case.hardware if self._left_out == "hardware" else ""
+        key = (case.application, without)
+        if key not in self._fitted:
+            known = [v for a, h, v in self._visited if a != case.application and h != without]
+            started = time.perf_counter()
+            self._fitted[key] = fit_population(known)
+            self.fit_seconds.append(time.perf_counter() - started)
+        return self._fitted[key].prior(case.hardware)
+
+
+def _thinned(cases: Sequence[Case]) -> list[Case]:
+    """A few local batches of each application on each cluster: more tell the fit little."""
+    of: dict[tuple[str, str], list[Case]] = defaultdict(list)
+    for case in sorted(cases, key=lambda case: case.local_batch):
+        of[case.application, case.cluster].append(case)
+    kept = []
+    for group in of.values():
+        chosen = np.linspace(0, len(group) - 1, min(len(group), BATCHES)).round().astype(int)
+        kept += [group[index] for index in chosen]
+    return kept
+
+
+def _visited(case: Case) -> Visited:
+    logs: dict[Spot, list[float]] = defaultdict(list)
+    for point in case.points:
+        logs[_spot(point)].append(float(np.log(point.step_s)))
+    return Visited(
+        job=case.application,
+        hardware=case.hardware,
+        gradient_bytes=case.gradient_bytes,
+        steps=tuple((spot, float(np.mean(values))) for spot, values in logs.items()),
+    )
+
+
+def _spot(point: Point) -> Spot:
+    return Spot(devices=point.replicas, nodes=point.nodes, fullest=point.per_node[0])
+
+
+def predictions(cases: Sequence[Case], model: str, seen: str, priors: Priors) -> Iterator[Predicted]:
     """What `model` says of all that is not seen, against what was measured."""
     for case in cases:
         shown, targets = case.split(seen)
         if not shown or not targets:
             continue
         truth = np.array([p.step_s for p in targets])
-        quantiles: Array | None = None
+        held: list[tuple[bool, ...]] | None = None
         if model == "ours":
-            medians, quantiles = _ours(case, shown, targets)
+            quantiles = _ours(case, shown, targets, priors.of(case))
+            medians, low, high = quantiles[0], quantiles[1::2], quantiles[2::2]
+            held = [tuple(row) for row in ((low <= truth) & (truth <= high)).T.tolist()]
         else:
             medians = RIVALS[model](shown, targets)
         for index, target in enumerate(targets):
-            held = None
-            if quantiles is not None:
-                low, high = quantiles[: len(LEVELS), index], quantiles[len(LEVELS) :, index]
-                held = tuple(bool(a <= truth[index] <= b) for a, b in zip(low, high, strict=True))
             yield Predicted(
                 application=case.application,
                 several=target.nodes > 1,
                 error=abs(float(medians[index]) / truth[index] - 1),
-                held=held,
+                held=None if held is None else held[index],
             )
 
 
-def _ours(case: Case, shown: Sequence[Point], targets: Sequence[Point]) -> tuple[Array, Array]:
-    """Medians, and quantiles (lower ends of `LEVELS`, then upper ends)."""
-    model = StepTimeModel(
-        [SeenStep(devices=p.replicas, seconds=p.step_s, sigma_log=0.02) for p in shown],
-        prior=documented_prior(case.hardware),
-        gradient_bytes=case.gradient_bytes,
-        serial_share=0.9,
-    )
-    steps = [model.at(p.replicas) for p in targets]
-    z = np.array([0.674, 1.2816, 1.96])
-    return (
-        np.array([s.seconds for s in steps]),
-        np.array([[s.quantile(sign * level) for s in steps] for sign in (-1, 1) for level in z]),
-    )
+def _ours(case: Case, shown: Sequence[Point], targets: Sequence[Point], prior: HardwarePrior) -> Array:
+    """Quantiles of each target: the median, then low and high ends of each of `LEVELS`."""
+    seen = [SeenStep(devices=p.replicas, seconds=p.step_s, sigma_log=0.0, spot=_spot(p)) for p in shown]
+    model = StepTimeModel(seen, prior=prior, gradient_bytes=case.gradient_bytes)
+    spots = {_spot(point): None for point in targets}
+    found = model.quantiles(list(spots), [0.0, *(sign * z for z in Z_LEVELS for sign in (-1, 1))])
+    column = {spot: index for index, spot in enumerate(spots)}
+    chosen: Array = found[:, [column[_spot(point)] for point in targets]]
+    return chosen
 
 
 def score(found: Sequence[Predicted], *, seen: str, nodes: str, left_out: str, model: str) -> Scores:
@@ -184,16 +232,47 @@ def score(found: Sequence[Predicted], *, seen: str, nodes: str, left_out: str, m
     )  # fmt: skip
 
 
-def classes(cases: Sequence[Case]) -> Iterator[Scores]:
-    """Every row of the contract that the file has data for."""
-    for left_out in ("application", "hardware"):
-        for seen in SEEN:
-            for model in ("ours", *RIVALS):
-                found = list(predictions(cases, model, seen, left_out))
+def classes(cases: Sequence[Case], left_out: str, priors: Priors) -> Iterator[Scores]:
+    """Every row of the contract with this left out that the file has data for."""
+    for seen in SEEN:
+        for model in ("ours", *RIVALS):
+            found = list(predictions(cases, model, seen, priors))
+            if found:
                 for nodes, several in (("one", False), ("several", True)):
                     part = [p for p in found if p.several is several]
                     if part:
                         yield score(part, seen=seen, nodes=nodes, left_out=left_out, model=model)
+
+
+def update_ms() -> float:
+    """One batch of ten steps taken in, and the forecast's step asked for: median milliseconds."""
+    knowledge = StepKnowledge(documented_prior("cpu"))
+    knowledge.know_gradient_bytes(10**8)
+    took = []
+    for batch in range(300):
+        timings = [
+            StepTiming(
+                step=10 * batch + i, seconds=0.1 + 0.001 * (i % 3), cycle_seconds=0.1 + 0.001 * (i % 3)
+            )
+            for i in range(10)
+        ]
+        started = time.perf_counter()
+        knowledge.add(2, timings)
+        knowledge.step(2)
+        took.append(time.perf_counter() - started)
+    return round(1000 * float(np.median(took[100:])), 3)
+
+
+def refit_ms() -> float:
+    """A job's model conditioned anew on three counts, prior given, asked for sixteen: median."""
+    prior = documented_prior("Tesla-T4")
+    took = []
+    for turn in range(20):
+        seen = [SeenStep(devices=k, seconds=(0.1 + 0.001 * turn) / k**0.9, sigma_log=0.01) for k in (1, 2, 4)]
+        started = time.perf_counter()
+        StepTimeModel(seen, prior=prior, gradient_bytes=10**8).curve(range(1, 17))
+        took.append(time.perf_counter() - started)
+    return round(1000 * float(np.median(took)), 1)
 
 
 def table(rows: Sequence[Scores]) -> str:
@@ -226,14 +305,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DataError as error:
         print(error, file=sys.stderr)
         return 2
-    started = time.perf_counter()
-    rows = list(classes(cases))
-    result: dict[str, Any] = {
-        "classes": [asdict(row) for row in rows],
-        "update_ms": None, "refit_ms": None, "population_fit_s": None,
-    }  # fmt: skip
-    print(json.dumps(result) if options.json else table(rows))
-    print(f"{time.perf_counter() - started:.0f} s", file=sys.stderr)
+    rows, fit_seconds = [], []
+    for left_out in ("application", "hardware"):
+        priors = Priors(cases, left_out)
+        rows += list(classes(cases, left_out, priors))
+        fit_seconds += priors.fit_seconds
+    costs = {
+        "update_ms": update_ms(),
+        "refit_ms": refit_ms(),
+        "population_fit_s": round(max(fit_seconds, default=0.0), 2),
+    }
+    if options.json:
+        print(json.dumps({"classes": [asdict(row) for row in rows], **costs}))
+    else:
+        print(table(rows))
+        print("   ".join(f"{name} {value}" for name, value in costs.items()))
     return 0
 
 

@@ -1,27 +1,23 @@
-"""The step-time model: what a step costs on a number of devices, with an interval.
+"""The step-time model of one job: what a step costs on a placement, with an interval.
 
-With the global batch G fixed, K devices take G/K samples each. A step is
+The physical form (`core/step_form`) has nine parameters. What other jobs, or the makers'
+documents, say about them is a prior; what this job measured conditions it. The prior is carried
+as a fixed set of weighted draws (importance sampling: e.g. Robert and Casella, "Monte Carlo
+Statistical Methods", chapter 3), heavy-tailed since jobs are. Each draw is tied to the best
+measured placement exactly, so that nothing need be assumed about the size of the job; every
+further measured placement reweights the draws by a Student-t likelihood, which an outlier does
+not move far. What the form cannot say is a Gaussian process over (devices, nodes, devices on the
+fullest node) on top: near a measured placement the model follows the measurements, and far from
+all of them its interval is wide. So no parameter is ever a point, and nothing need be inverted
+but a matrix as large as the number of placements seen.
 
-    compute(K)       = s (f + (1 - f) / K) (1 + k (K - 1))
-    communication(K) = c (2 (K-1)/K bytes / bandwidth + 2 (K-1) latency)      a ring all-reduce
-    exposed(K)       = smooth maximum of (communication - compute / 2) and 0  it overlaps backward
-    T(K)             = compute + exposed
+Two corrections. Rare heavy contention would shift the median of everything that was not yet
+seen: the draws are shifted so that their median, before any evidence, is the form at the prior's
+own mean. And the prior carries factors on the widths, by which intervals held on applications
+that were left out of it.
 
-with four unknowns: s, seconds of a step on one device; f, the part of it that does not
-shrink with the batch (launches, logging, data waits); k, what neighbours on the same node
-cost each other; c, how much faster or slower communication is than the documents say. The
-ring is that of Patarasuk and Yuan 2009; the split into compute, communication and overlap
-follows Pollux (Qiao et al., OSDI'21, eq. 8-11), which fits points where we keep a
-distribution.
-
-The unknowns live on scales where they can take any value (logarithms, a logit) with a
-Gaussian prior: documented bandwidths, or what the broker learned from other jobs on this
-hardware. Measured steps enter as log T(K), with the uncertainty of their mean; measured
-communication as a weak second observation (waiting for stragglers is in it). The posterior
-is a Laplace approximation: Gauss-Newton to its mode, in the space of the observations, so
-that nothing is inverted but a matrix as large as the number of device counts seen. What the
-form cannot say is a Gaussian process over log2 K on top: near a seen count the model follows
-the measurements, and far from all of them its interval is wide.
+A model is built anew when the evidence changed; it does its work when it is first asked about a
+placement that was not measured well.
 """
 
 from __future__ import annotations
@@ -29,38 +25,60 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from statistics import NormalDist
 
 import numpy as np
 
-from selfsched.protocol import HardwarePrior
+from selfsched.core.step_form import (
+    HARDWARE_SIGMA,
+    HIGH,
+    INDEX,
+    JOB_SIGMA,
+    LOW,
+    NAMES,
+    TYPICAL,
+    Array,
+    Spot,
+    Spots,
+    log_step,
+    solve_log_compute,
+)
+from selfsched.protocol import FormFigure, FormPrior, HardwarePrior
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
-
-FORM_SIGMA = 0.08
-"""What the form is wrong by (log), around a factor 2 to 3 away from what was seen."""
-FORM_LENGTH = 1.2
-"""Over how many doublings of K its error is alike."""
+FORM_SIGMA = 0.06
+"""What the form is wrong by (log), alike over about a doubling of devices or nodes."""
+FORM_LENGTHS = (1.5, 1.0, 1.5)
+"""Over how many doublings of devices, nodes, devices on the fullest node that is alike."""
+NOISE_SIGMA = 0.03
+"""Two placements that the form holds for alike, or two visits to one, differ by so much (log)."""
 DAY_SIGMA = 0.02
 """Two measurements of the same thing differ by so much however long each lasts (log)."""
 WELL_MEASURED_SIGMA = 0.15
 COMMUNICATION_SIGMA = 0.6
+"""Measured exposed communication has waiting for stragglers in it: a weak word (log)."""
 UNKNOWN_SERIAL_SHARE = 0.08
+UNKNOWN_BYTES_SIGMA = 1.5
+TAIL_DEGREES = 4.0
+"""Of freedom, of the draws: some jobs are unlike all others."""
+LIKELIHOOD_DEGREES = 5.0
 MAX_SIGMA = 3.0
+PAIRS = 512
+Z_LEVELS = (0.6745, 1.2816, 1.96)
+"""Normal quantiles at the ends of intervals of 50, 80 and 95 %."""
+EVIDENCE = ("one_alone", "one_more", "several_alone", "several_more", "several_visited")
+"""Classes of predictions, each with its own factors on widths (`FormPrior.widths`)."""
 
-_BOUNDS = np.array([[-18.0, 20.0], [-9.0, 6.0], [-6.0, 6.0], [-9.0, 2.5]])
-"""Of log s, logit f, log c, log k: far outside of anything that trains."""
-
-# Bytes per second and direction that one device can send to a neighbour: half of what the
-# makers document (NVLink 2, 3, 4: 300, 600, 900 GB/s both ways together; PCIe 3 x16:
-# 15.75 GB/s), as collectives reach it; gloo over loopback as measured on ordinary servers.
+# Bytes per second and direction that a ring reaches: a sixth of what NVLink's makers document one
+# way (NVLink 2, 3, 4: 150, 300, 450 GB/s), half of PCIe 3 x16's 15.75 GB/s; gloo over loopback as
+# measured on ordinary servers.
 _DOCUMENTED = (
-    (("h100", "h200", "gh200", "b200"), 2.2e11, 2e-5, 0.03),
-    (("a100", "a800"), 1.5e11, 2e-5, 0.03),
-    (("v100",), 7e10, 2e-5, 0.03),
+    (("h100", "h200", "gh200", "b200"), 7.5e10, 2e-5, 0.03),
+    (("a100", "a800"), 5e10, 2e-5, 0.03),
+    (("v100",), 2.5e10, 2e-5, 0.03),
     (("cpu",), 1e9, 2e-4, 0.10),
 )
-_PCIE = (8e9, 3e-5, 0.05)
+_PCIE = (8e9, 3e-5, 0.03)
 
 
 def documented_prior(hardware: str) -> HardwarePrior:
@@ -78,15 +96,53 @@ def documented_prior(hardware: str) -> HardwarePrior:
     )  # fmt: skip
 
 
+def form_of(prior: HardwarePrior) -> FormPrior:
+    """The form's prior: as learned, else from the few figures there are, widely."""
+    if prior.form is not None:
+        return prior.form
+    means, sigmas = TYPICAL.copy(), np.hypot(HARDWARE_SIGMA, JOB_SIGMA)
+    means[INDEX["inside"]] = math.log(prior.bandwidth_bytes_per_second)
+    sigmas[INDEX["inside"]] = math.hypot(prior.sigma_log, JOB_SIGMA[INDEX["inside"]])
+    means[INDEX["inside_latency"]] = math.log(max(prior.latency_seconds, 1e-7))
+    means[INDEX["contention"]] = math.log(max(prior.contention, 0.01))
+    means = np.clip(means, LOW, HIGH)
+    return FormPrior(
+        figures=tuple(
+            FormFigure(name=name, mean=float(mean), sigma=float(sigma))
+            for name, mean, sigma in zip(NAMES, means, sigmas, strict=True)
+        )
+    )
+
+
+def refusal(prior: HardwarePrior) -> str | None:
+    """Why a prior cannot be used, in words; None where it can."""
+    if prior.form is None:
+        return None
+    figures = {figure.name: figure for figure in prior.form.figures}
+    if set(figures) != set(NAMES) or len(figures) != len(prior.form.figures):
+        return f"the prior for {prior.hardware} names other parameters than this version knows"
+    for name, low, high in zip(NAMES, LOW, HIGH, strict=True):
+        if not low <= figures[name].mean <= high:
+            return f"the prior for {prior.hardware} has an absurd figure for {name}: {figures[name].mean:g}"
+    if len(prior.form.widths) not in (0, len(EVIDENCE) * len(Z_LEVELS)):
+        return f"the prior for {prior.hardware} has {len(prior.form.widths)} widths"
+    return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class SeenStep:
-    """A device count whose steps were measured."""
+    """A placement whose steps were measured."""
 
     devices: int
     seconds: float
     sigma_log: float
     communication_seconds: float | None = None
     """Exposed communication, where it was measured."""
+    spot: Spot | None = None
+    """Where exactly; None: on one node, the global batch shared by the devices."""
+
+    def place(self) -> Spot:
+        return self.spot or one_node(self.devices)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +161,11 @@ class StepTime:
         return self.seconds * math.exp(z * self.sigma_log)
 
 
+def one_node(devices: int) -> Spot:
+    """Devices of one node that share a fixed global batch."""
+    return Spot(devices=devices, share=1.0 / devices)
+
+
 def measured_step(seen: SeenStep) -> StepTime:
     """The step on a measured count, from its own steps alone."""
     sigma = math.hypot(seen.sigma_log, DAY_SIGMA)
@@ -112,45 +173,29 @@ def measured_step(seen: SeenStep) -> StepTime:
 
 
 @dataclass(frozen=True)
-class _Form:
-    """The physical form for one job: its gradient's bytes and the hardware's figures."""
+class _Draws:
+    """The prior's draws, tied to the reference placement; the first is the prior's mean."""
 
-    gradient_bytes: int
-    prior: HardwarePrior
+    parameters: Array
+    log_compute: Array
+    log_bytes: Array
+    fixed: Array
 
-    def logs(self, parameters: Array, devices: Array) -> tuple[Array, Array]:
-        """(log T, log exposed communication) for each device count."""
-        s, share = math.exp(parameters[0]), 1.0 / (1.0 + math.exp(-parameters[1]))
-        factor, contention = math.exp(parameters[2]), math.exp(parameters[3])
-        compute = s * (share + (1 - share) / devices) * (1 + contention * (devices - 1))
-        ring = 2 * (devices - 1) / devices * self._bytes(s) / self.prior.bandwidth_bytes_per_second
-        communication = factor * (ring + 2 * (devices - 1) * self.prior.latency_seconds)
-        beyond = communication - 0.5 * compute
-        exposed = 0.5 * (beyond + np.hypot(beyond, 0.2 * compute)) - 0.5 * (
-            np.hypot(0.5 * compute, 0.2 * compute) - 0.5 * compute
-        )  # the last term makes it 0 without communication
-        exposed = np.maximum(exposed, 1e-9 * compute)
-        return np.log(compute + exposed), np.log(exposed)
-
-    def _bytes(self, seconds: float) -> float:
-        if self.gradient_bytes > 0:
-            return float(self.gradient_bytes)
-        # Unknown: as many as take a tenth of a step.
-        return 0.1 * seconds * self.prior.bandwidth_bytes_per_second
-
-    @property
-    def bytes_sigma(self) -> float:
-        return self.prior.sigma_log if self.gradient_bytes > 0 else math.hypot(self.prior.sigma_log, 1.5)
+    def steps(self, spots: Spots) -> tuple[Array, Array]:
+        """Log step, shifted to the mean's, and log exposed communication: (draws, spots)."""
+        logs, exposed = log_step(
+            self.parameters, self.log_compute[:, None], spots, self.log_bytes[:, None], self.fixed[:, None]
+        )
+        return logs[1:] + (logs[0] - np.median(logs[1:], axis=0)), exposed[1:]
 
 
 class StepTimeModel:
-    """Step time against device count, conditioned on what was seen.
-
-    Built anew when the evidence changed (about a millisecond); immutable.
+    """Step time against placement, conditioned on what was seen. Immutable.
 
     Args:
-        seen: measured device counts, one entry each; not empty.
-        prior: of the hardware.
+        seen: measured placements, one entry each; not empty.
+        prior: of the hardware; one that cannot be used is replaced by the built-in one, and
+            `prior_refused` says why.
         gradient_bytes: what the ranks exchange in a step; 0: unknown.
         serial_share: measured part of a step that surely does not shrink with the batch
             (gaps between steps), 0 to 1.
@@ -166,132 +211,182 @@ class StepTimeModel:
     ) -> None:
         if not seen:
             raise ValueError("a step-time model needs a measured device count")
-        self.seen: Mapping[int, SeenStep] = {step.devices: step for step in seen}
-        self._form = _Form(gradient_bytes, prior)
-        self._fit(serial_share)
+        self.seen: Mapping[int, SeenStep] = {step.devices: step for step in seen if step.place().nodes == 1}
+        self.prior_refused = refusal(prior)
+        self._form = form_of(documented_prior(prior.hardware) if self.prior_refused else prior)
+        best = min(seen, key=lambda step: (round(step.sigma_log, 2), step.devices))
+        self._steps = [best, *(step for step in seen if step is not best)]
+        self._spots = Spots.of([step.place() for step in self._steps])
+        self._y = np.clip(np.log([step.seconds for step in self._steps]), -18.0, 20.0)
+        self._gradient_bytes = gradient_bytes
+        share = UNKNOWN_SERIAL_SHARE + (1 - UNKNOWN_SERIAL_SHARE) * min(max(serial_share, 0.0), 0.9)
+        self._fixed_logit = math.log(share / (1 - share))
+        self._conditioned: tuple[_Draws, Array, Array] | None = None
+        self._known: dict[Spot, StepTime] = {}
 
     def at(self, devices: int) -> StepTime:
-        """The step on `devices` devices.
+        """The step on `devices` devices of one node, the global batch shared.
 
         A count that was measured well answers from its own steps; one that was hardly
         measured (its first steps) is drawn to what the others make expect.
         """
-        own = self.seen.get(devices)
-        if own is not None and own.sigma_log <= WELL_MEASURED_SIGMA:
-            return measured_step(own)
-        counts = np.array([float(devices)])
-        value = self._form.logs(self._mode, counts)[0][0]
-        gradient = self._jacobian(self._mode, counts)[0]
-        form = self._form_covariance(counts, self._devices)[0]
-        cross = np.concatenate([form, np.zeros(len(self._y) - len(form))])
-        log_seconds = value + cross @ self._solved_residual
-        covariance = self._prior_covariance @ self._design.T
-        gain = gradient @ covariance + cross
-        variance = gradient @ self._prior_covariance @ gradient + FORM_SIGMA**2
-        variance -= gain @ np.linalg.solve(self._system, gain)
-        sigma = math.sqrt(max(variance, 0.0) + DAY_SIGMA**2)
-        return StepTime(
-            devices=devices,
-            seconds=math.exp(min(max(float(log_seconds), -18.0), 20.0)),
-            sigma_log=min(sigma, MAX_SIGMA),
-            measured=own is not None,
-        )
+        return self.curve((devices,))[0]
 
     def curve(self, devices: Sequence[int]) -> tuple[StepTime, ...]:
         """`at` for each of `devices`."""
-        return tuple(self.at(count) for count in devices)
+        own = {count: self.seen.get(count) for count in devices}
+        well = {n: s for n, s in own.items() if s is not None and s.sigma_log <= WELL_MEASURED_SIGMA}
+        self._learn([one_node(count) for count in own if count not in well])
+        return tuple(
+            measured_step(well[count]) if count in well else self._known[one_node(count)] for count in devices
+        )
+
+    def on(self, spot: Spot) -> StepTime:
+        """The step on any placement, by the model alone."""
+        self._learn([spot])
+        return self._known[spot]
+
+    def quantiles(self, spots: Sequence[Spot], z: Sequence[float]) -> Array:
+        """Seconds of a step, at each normal quantile `z` (rows) on each of `spots` (columns)."""
+        return np.exp(self._log_quantiles(spots, np.array(z)))
 
     # --- inside ----------------------------------------------------------------------
 
-    def _fit(self, serial_share: float) -> None:
-        steps = sorted(self.seen.values(), key=lambda step: step.devices)
-        spoken = [s for s in steps if s.devices > 1 and (s.communication_seconds or 0) > 1e-7]
-        self._devices = np.array([float(step.devices) for step in steps])
-        self._spoken = np.array([float(step.devices) for step in spoken])
-        self._y = np.log(
-            [step.seconds for step in steps] + [step.communication_seconds or 1.0 for step in spoken]
-        )
-        noise = [step.sigma_log**2 + DAY_SIGMA**2 for step in steps]
-        self._noise = np.diag(noise + [COMMUNICATION_SIGMA**2] * len(spoken))
-        form = self._form_covariance(self._devices, self._devices)
-        self._noise[: len(steps), : len(steps)] += form
-        mean = self._prior_mean(steps, serial_share)
-        contention_sigma = min(1.0, self._form.prior.sigma_log)
-        scales = np.array([4.0, 1.0, self._form.bytes_sigma, contention_sigma])
-        self._prior_covariance = np.diag(scales**2)
-        self._mode = self._find_mode(mean)
-        self._design = self._observe_jacobian(self._mode)
-        self._system = self._design @ self._prior_covariance @ self._design.T + self._noise
-        residual = self._y - self._observe(self._mode) + self._design @ (self._mode - mean)
-        self._solved_residual = np.linalg.solve(self._system, residual)
+    def _learn(self, spots: Sequence[Spot]) -> None:
+        new = [spot for spot in spots if spot not in self._known]
+        if not new:
+            return
+        low, middle, high = self._log_quantiles(new, np.array([-Z_LEVELS[1], 0.0, Z_LEVELS[1]]))
+        sigmas = np.minimum((high - low) / (2 * Z_LEVELS[1]), MAX_SIGMA)
+        for index, spot in enumerate(new):
+            self._known[spot] = StepTime(
+                devices=spot.devices,
+                seconds=float(np.exp(middle[index])),
+                sigma_log=math.hypot(float(sigmas[index]), DAY_SIGMA),
+                measured=spot.nodes == 1 and spot.devices in self.seen,
+            )
 
-    def _prior_mean(self, steps: Sequence[SeenStep], serial_share: float) -> Array:
-        share = UNKNOWN_SERIAL_SHARE + (1 - UNKNOWN_SERIAL_SHARE) * min(max(serial_share, 0.0), 0.9)
-        first = steps[0]
-        alone = first.seconds / (share + (1 - share) / first.devices)
-        contention = max(self._form.prior.contention, 0.01)
-        mean = np.array([math.log(alone), math.log(share / (1 - share)), 0.0, math.log(contention)])
-        clipped: Array = np.clip(mean, _BOUNDS[:, 0], _BOUNDS[:, 1])
+    def _log_quantiles(self, spots: Sequence[Spot], z: Array) -> Array:
+        targets = Spots.of(spots)
+        draws, weights, misfits = self._condition()
+        logs = draws.steps(targets)[0]
+        own, cross, variance = self._residuals(targets)
+        if len(self._steps) > 1:
+            solved = np.linalg.solve(own, cross.T)
+            logs = logs + misfits @ solved
+            variance = variance - np.einsum("ij,ji->i", cross, solved)
+        sigma = np.sqrt(np.maximum(variance, 1e-6))
+        quantiles = _mixture_quantiles(logs, weights, sigma, z)
+        if self._form.widths:
+            middle = _mixture_quantiles(logs, weights, sigma, np.zeros(1))
+            quantiles = middle + (quantiles - middle) * self._widths(targets, z)
+        clipped: Array = np.clip(quantiles, -18.0, 20.0)
         return clipped
 
-    def _find_mode(self, mean: Array) -> Array:
-        best, best_cost = mean, self._cost(mean, mean)
-        for _ in range(12):
-            design = self._observe_jacobian(best)
-            system = design @ self._prior_covariance @ design.T + self._noise
-            residual = self._y - self._observe(best) + design @ (best - mean)
-            target = mean + self._prior_covariance @ design.T @ np.linalg.solve(system, residual)
-            step = np.clip(target, _BOUNDS[:, 0], _BOUNDS[:, 1]) - best
-            moved = self._line_search(best, step, mean, best_cost)
-            if moved is None:
-                break
-            gain = best_cost - moved[1]
-            best, best_cost = moved
-            if gain < 1e-6:
-                break
-        return best
+    def _condition(self) -> tuple[_Draws, Array, Array]:
+        """(draws, their weights, their misfits relative to the reference's)."""
+        if self._conditioned is None:
+            draws = self._draw()
+            logs, exposed = draws.steps(self._spots)
+            misfits = self._y - logs
+            relative = misfits[:, 1:] - misfits[:, :1]
+            log_weights = -0.5 * (misfits[:, 0] / 0.1) ** 2  # a draw that cannot meet the reference
+            if len(self._steps) > 1:
+                own = self._residuals(self._spots)[0]
+                distance = np.einsum("ij,ji->i", relative, np.linalg.solve(own, relative.T))
+                degrees = LIKELIHOOD_DEGREES + len(self._steps) - 1
+                log_weights -= 0.5 * degrees * np.log1p(distance / LIKELIHOOD_DEGREES)
+            for index, step in enumerate(self._steps):
+                heard = step.communication_seconds or 0.0
+                if step.devices > 1 and heard > 1e-7:
+                    apart = (math.log(heard) - exposed[:, index]) / COMMUNICATION_SIGMA
+                    log_weights -= 0.5 * np.clip(apart, -4.0, 4.0) ** 2
+            weights = np.exp(log_weights - log_weights.max())
+            self._conditioned = draws, weights / weights.sum(), relative
+        return self._conditioned
 
-    def _line_search(
-        self, start: Array, step: Array, mean: Array, cost: float
-    ) -> tuple[Array, float] | None:
-        for shrink in (1.0, 0.4, 0.15, 0.05):
-            candidate = start + shrink * step
-            value = self._cost(candidate, mean)
-            if value < cost:
-                return candidate, value
-        return None
+    def _draw(self) -> _Draws:
+        normal = _draws()
+        by_name = {figure.name: figure for figure in self._form.figures}
+        means = np.array([by_name[name].mean for name in NAMES])
+        sigmas = np.array([by_name[name].sigma for name in NAMES])
+        parameters = np.clip(means + normal[:, : len(NAMES)] * sigmas, LOW, HIGH)
+        log_bytes = np.full(len(normal), math.log(max(self._gradient_bytes, 1)))
+        if self._gradient_bytes <= 0:  # as many as take a tenth of a step
+            log_bytes = self._y[0] + math.log(0.1) + means[INDEX["inside"]]
+            log_bytes = log_bytes + UNKNOWN_BYTES_SIGMA * normal[:, len(NAMES)]
+        fixed = 1 / (1 + np.exp(-(self._fixed_logit + normal[:, len(NAMES) + 1])))
+        reference = Spots.of([self._steps[0].place()])
+        log_compute = solve_log_compute(parameters.T, self._y[:1], reference, log_bytes, fixed)
+        return _Draws(parameters, log_compute, log_bytes, fixed)
 
-    def _cost(self, parameters: Array, mean: Array) -> float:
-        misfit = self._y - self._observe(parameters)
-        away = (parameters - mean) ** 2 / np.diag(self._prior_covariance)
-        return float(misfit @ np.linalg.solve(self._noise, misfit) + away.sum())
+    def _residuals(self, targets: Spots) -> tuple[Array, Array, Array]:
+        """Covariances of what the form leaves, relative to the reference's.
 
-    def _observe(self, parameters: Array) -> Array:
-        times: Array = self._form.logs(parameters, self._devices)[0]
-        if not len(self._spoken):
-            return times
-        both: Array = np.concatenate([times, self._form.logs(parameters, self._spoken)[1]])
-        return both
+        Returns:
+            Among the seen but the reference; of the targets with these; the targets' own.
+        """
+        every = self._spots.joined(targets)
+        count = len(self._steps)
+        covariance = form_covariance(every)
+        covariance[np.diag_indices_from(covariance)] += NOISE_SIGMA**2
+        covariance[np.arange(count), np.arange(count)] += [step.sigma_log**2 for step in self._steps]
+        relative = covariance - covariance[0] - covariance[:, :1] + covariance[0, 0]
+        return relative[1:count, 1:count], relative[count:, 1:count], np.diag(relative)[count:].copy()
 
-    def _observe_jacobian(self, parameters: Array) -> Array:
-        times = self._jacobian(parameters, self._devices)
-        if not len(self._spoken):
-            return times
-        return np.vstack([times, self._jacobian(parameters, self._spoken, of=1)])
+    def _widths(self, targets: Spots, z: Array) -> Array:
+        table = np.array(self._form.widths).reshape(len(EVIDENCE), len(Z_LEVELS))
+        visited = bool(np.any(self._spots.nodes > 1))
+        several = 4 if visited else (3 if len(self._steps) > 1 else 2)
+        classes = np.where(targets.nodes > 1, several, 1 if len(self._steps) > 1 else 0)
+        factors = np.stack([np.interp(np.abs(z), Z_LEVELS, row) for row in table], axis=1)
+        chosen: Array = factors[:, classes]
+        return chosen
 
-    def _jacobian(self, parameters: Array, devices: Array, *, of: int = 0) -> Array:
-        width = 1e-4
-        columns = []
-        for index in range(len(parameters)):
-            step = np.zeros(len(parameters))
-            step[index] = width
-            above = self._form.logs(parameters + step, devices)[of]
-            below = self._form.logs(parameters - step, devices)[of]
-            columns.append((above - below) / (2 * width))
-        return np.stack(columns, axis=1)
 
-    @staticmethod
-    def _form_covariance(a: Array, b: Array) -> Array:
-        apart = (np.log2(a)[:, None] - np.log2(b)[None, :]) / FORM_LENGTH
-        covariance: Array = FORM_SIGMA**2 * np.exp(-0.5 * apart**2)
-        return covariance
+@lru_cache(maxsize=1)
+def _draws() -> Array:
+    """Zeros, then antithetic pairs with heavy tails: (1 + 2 PAIRS, parameters + 2)."""
+    generator = np.random.default_rng(20_180_401)
+    size = (PAIRS, len(NAMES) + 2)
+    tails = np.sqrt(TAIL_DEGREES / generator.chisquare(TAIL_DEGREES, size))
+    tails[:, len(NAMES) :] = 1.0  # the job's own, not learned from others
+    half = generator.standard_normal(size) * np.minimum(tails, 3.0)
+    return np.vstack([np.zeros((1, size[1])), half, -half])
+
+
+def form_covariance(spots: Spots) -> Array:
+    """Covariance, between placements, of what the form is wrong by (log)."""
+    columns = (spots.devices, spots.nodes, spots.fullest)
+    apart = sum(
+        ((np.log2(column)[:, None] - np.log2(column)[None, :]) / length) ** 2
+        for column, length in zip(columns, FORM_LENGTHS, strict=True)
+    )
+    covariance: Array = FORM_SIGMA**2 * np.exp(-0.5 * apart)
+    return covariance
+
+
+def _mixture_quantiles(logs: Array, weights: Array, sigma: Array, z: Array) -> Array:
+    """Quantiles of a mixture of normals with means `logs` (draws, spots): (z, spots)."""
+    # Each normal stands as three points, one from each third of it, spread over the draws.
+    spread = _thirds(len(logs))
+    points = (logs[None] + spread[:, :, None] * sigma).reshape(-1, logs.shape[1])
+    every = np.tile(weights / 3, 3)
+    order = np.argsort(points, axis=0)
+    levels = np.array([0.5 * math.erfc(-value / math.sqrt(2)) for value in z])
+    quantiles = np.empty((len(levels), logs.shape[1]))
+    for spot in range(logs.shape[1]):
+        mass = every[order[:, spot]]
+        middle = np.cumsum(mass) - 0.5 * mass
+        quantiles[:, spot] = np.interp(levels, middle, points[order[:, spot], spot])
+    return quantiles
+
+
+@lru_cache(maxsize=8)
+def _thirds(count: int) -> Array:
+    """Standard normal deviates, one from each third of the distribution: (3, count)."""
+    golden = (np.arange(count) * 0.6180339887498949 + 0.5) % 1.0
+    levels = (np.arange(3)[:, None] + golden) / 3
+    inverse = NormalDist().inv_cdf
+    deviates: Array = np.vectorize(inverse)(np.clip(levels, 1e-4, 1 - 1e-4))
+    return deviates

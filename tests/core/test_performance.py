@@ -40,7 +40,7 @@ def test_a_hardly_measured_count_is_drawn_to_what_the_others_make_expect() -> No
     drawn = model(seen(1, 0.1), seen(2, 0.3, sigma=0.8)).at(2)
     trusted = model(seen(1, 0.1), seen(2, 0.3, sigma=0.02)).at(2)
     assert expected.seconds < drawn.seconds < 0.12
-    assert drawn.sigma_log < 0.3
+    assert drawn.quantile(-1) < 0.1 < drawn.quantile(2)  # it may yet be a job that crowds badly
     assert trusted.seconds == 0.3
 
 

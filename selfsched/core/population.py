@@ -1,0 +1,411 @@
+"""What many jobs teach about the step-time form: the broker's fit, and the prior it hands out.
+
+For each kind of hardware three things are learned from the mean step times that jobs report:
+
+- the **means** of the form's parameters, where the error of predicting every placement of a job
+  from its smallest one is least, by a Student-t likelihood of log seconds, so that the few jobs
+  unlike the rest do not pull (iteratively reweighted Gauss-Newton: e.g. Huber and Ronchetti,
+  "Robust Statistics", chapter 7). A job counts once for one node and once for several, however
+  many placements and local batches it visited. Hardware with few jobs is drawn to the documented
+  figures, moved by what other hardware was off from its own documents;
+- the **spread of jobs** around them, the same for all hardware: each job's own parameters by a
+  Gaussian approximation around its mode, spread and means in turn (expectation maximisation),
+  starting from, and drawn to, `Parameter.job_sigma`;
+- the **widths**: each job in turn is left out, predicted from a few of its placements with the
+  prior learned without it, and the factors kept that would have made the intervals hold.
+
+What leaves the broker is a `FormPrior` of numbers: no job's name, account or time is in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from selfsched.core.performance import (
+    EVIDENCE,
+    FORM_SIGMA,
+    NOISE_SIGMA,
+    Z_LEVELS,
+    SeenStep,
+    StepTimeModel,
+    documented_prior,
+    form_covariance,
+    form_of,
+)
+from selfsched.core.step_form import (
+    HARDWARE_SIGMA,
+    HIGH,
+    INDEX,
+    JOB_SIGMA,
+    LOW,
+    NAMES,
+    Array,
+    Spot,
+    Spots,
+    log_step,
+    log_step_rows,
+    solve_log_compute,
+)
+from selfsched.protocol import FormFigure, FormPrior, HardwarePrior, StepStatistics
+
+RESIDUAL_SCALE = 0.06
+RESIDUAL_DEGREES = 3.0
+JOB_WORTH = 6.0
+"""A job's placements of one class count as so many independent ones."""
+SPREAD_DEGREES = 4.0
+"""How many jobs the built-in spread between jobs weighs; also of the tails of that spread."""
+SPREAD_SWEEPS = 6
+WIDTH_GROUPS = 2.0
+"""So many jobs' worth of doubt that a factor on widths is 1."""
+CALIBRATION_CASES = 2
+"""Local batches of a job on one hardware that the widths are learned from."""
+MOST_JOBS = 400
+FREE_SIGMA = 4.0
+"""Of a job's own c (log)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visited:
+    """The mean step of one job on each placement it was on, at one local batch."""
+
+    job: str
+    """Local batches, and hardware, of one job have this in common. It stays at the broker."""
+    hardware: str
+    gradient_bytes: int
+    steps: tuple[tuple[Spot, float], ...]
+    """Where, and the mean logarithm of seconds."""
+
+    def ordered(self) -> Visited:
+        """The same, fewest devices first."""
+        steps = sorted(self.steps, key=lambda step: (step[0].devices, step[0].nodes, step[0].fullest))
+        return replace(self, steps=tuple(steps))
+
+
+def visited_of(job: str, statistics: Sequence[StepStatistics]) -> list[Visited]:
+    """What a job's reports say, for `fit_population`; what cannot be used is left out."""
+    by_hardware: dict[str, list[StepStatistics]] = defaultdict(list)
+    for entry in statistics:
+        if entry.log_step.count and entry.gradient_bytes and -18 < entry.log_step.mean < 20:
+            by_hardware[entry.hardware].append(entry)
+    found = []
+    for hardware, entries in by_hardware.items():
+        samples = max((entry.local_samples for entry in entries), default=0)
+        steps = {}
+        for entry in entries:
+            place = entry.placement
+            share = entry.local_samples / samples if samples and entry.local_samples else 1 / place.devices
+            steps[Spot(devices=place.devices, nodes=place.nodes, share=share)] = entry.log_step.mean
+        found.append(
+            Visited(
+                job=job, hardware=hardware, gradient_bytes=entries[0].gradient_bytes,
+                steps=tuple(steps.items()),
+            ).ordered()
+        )  # fmt: skip
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Population:
+    """What was learned; `prior` answers for any hardware."""
+
+    jobs: Mapping[str, int]
+    """Jobs behind each kind of hardware."""
+    means: Mapping[str, Array]
+    offset: Array
+    """By how much hardware is off from its documents on the whole."""
+    spread: Array
+    """Standard deviation between jobs."""
+    widths: tuple[float, ...] = ()
+
+    def prior(self, hardware: str) -> HardwarePrior:
+        """For a new job on `hardware`; documented figures, widely, where nobody has run."""
+        jobs = self.jobs.get(hardware, 0)
+        if jobs:
+            means = self.means[hardware]
+            doubt = 1 / (1 / HARDWARE_SIGMA**2 + jobs / self.spread**2)
+        else:
+            means = _documented_means(hardware) + self.offset
+            doubt = HARDWARE_SIGMA**2 * (1 + 1 / (1 + len(self.means)))
+        sigmas = np.sqrt(self.spread**2 + doubt)
+        means = np.clip(means, LOW, HIGH)
+        form = FormPrior(
+            figures=tuple(
+                FormFigure(name=name, mean=float(mean), sigma=float(sigma))
+                for name, mean, sigma in zip(NAMES, means, sigmas, strict=True)
+            ),
+            widths=self.widths,
+        )
+        return documented_prior(hardware).model_copy(
+            update={
+                "jobs": jobs,
+                "form": form,
+                "bandwidth_bytes_per_second": math.exp(means[INDEX["inside"]]),
+                "latency_seconds": math.exp(means[INDEX["inside_latency"]]),
+                "contention": min(math.exp(means[INDEX["contention"]]), 10.0),
+                "sigma_log": min(float(sigmas[INDEX["inside"]]), 5.0),
+            }
+        )
+
+
+def fit_population(visited: Iterable[Visited], *, calibrate: bool = True) -> Population:
+    """Learn from what jobs visited.
+
+    Args:
+        visited: entries with at least two placements; the others say nothing and are ignored.
+            The newest `MOST_JOBS` jobs (the last in order) are used.
+        calibrate: learn the widths too, which takes a fit without each job in turn (jobs are
+            left out in at most twelve groups).
+    """
+    usable = [entry.ordered() for entry in visited if len(entry.steps) > 1 and entry.gradient_bytes > 0]
+    newest = set(list(dict.fromkeys(entry.job for entry in reversed(usable)))[:MOST_JOBS])
+    usable = [entry for entry in usable if entry.job in newest]
+    population = _fit(usable)
+    if not calibrate or len(newest) < 2:
+        return population
+    return replace(population, widths=_widths(usable))
+
+
+# --- means --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Everything seen on one kind of hardware, a row for each placement but a job's first."""
+
+    reference: Spots
+    reference_y: Array
+    reference_bytes: Array
+    owner: np.ndarray[tuple[int], np.dtype[np.int64]]
+    """Which reference a row belongs to."""
+    spots: Spots
+    y: Array
+    weights: Array
+
+    def predict(self, parameters: Array) -> Array:
+        """Log seconds of each row from its job's reference."""
+        own = solve_log_compute(parameters[:, None], self.reference_y, self.reference, self.reference_bytes)
+        return log_step_rows(parameters, own[self.owner], self.spots, self.reference_bytes[self.owner])
+
+
+def _rows(visited: Sequence[Visited]) -> _Rows:
+    counts: Counter[tuple[str, bool]] = Counter()
+    for entry in visited:
+        counts.update((entry.job, spot.nodes > 1) for spot, _ in entry.steps[1:])
+    flat = [(n, entry.job, spot, y) for n, entry in enumerate(visited) for spot, y in entry.steps[1:]]
+    return _Rows(
+        reference=Spots.of([entry.steps[0][0] for entry in visited]),
+        reference_y=np.array([entry.steps[0][1] for entry in visited]),
+        reference_bytes=np.log([float(entry.gradient_bytes) for entry in visited]),
+        owner=np.array([row[0] for row in flat], dtype=np.int64),
+        spots=Spots.of([row[2] for row in flat]),
+        y=np.array([row[3] for row in flat]),
+        weights=np.array([JOB_WORTH / counts[row[1], row[2].nodes > 1] for row in flat]),
+    )
+
+
+def _documented_means(hardware: str) -> Array:
+    return np.array([figure.mean for figure in form_of(documented_prior(hardware)).figures])
+
+
+def _fit(visited: Sequence[Visited]) -> Population:
+    by_hardware: dict[str, list[Visited]] = defaultdict(list)
+    for entry in visited:
+        by_hardware[entry.hardware].append(entry)
+    rows = {hardware: _rows(entries) for hardware, entries in by_hardware.items()}
+    documented = {hardware: _documented_means(hardware) for hardware in rows}
+    offset = np.zeros(len(NAMES))
+    means: dict[str, Array] = {}
+    for _ in range(3):
+        for hardware, data in rows.items():
+            centre = np.clip(documented[hardware] + offset, LOW, HIGH)
+            means[hardware] = _best_mode(data, centre, means.get(hardware))
+        if rows:
+            offset = np.sum([means[h] - documented[h] for h in rows], axis=0) / (1 + len(rows))
+    return Population(
+        jobs={h: len({entry.job for entry in entries}) for h, entries in by_hardware.items()},
+        means=means,
+        offset=offset,
+        spread=_spread(visited, means),
+    )
+
+
+def _best_mode(data: _Rows, centre: Array, last: Array | None) -> Array:
+    if last is not None:
+        return _mode(data, centre, last)[0]
+    found = []
+    for contention in (0.02, 0.15):  # little contention is flat: it is looked for from above too
+        start = centre.copy()
+        start[INDEX["contention"]] = math.log(contention)
+        found.append(_mode(data, centre, start))
+    return min(found, key=lambda mode: mode[1])[0]
+
+
+def _mode(data: _Rows, centre: Array, start: Array) -> tuple[Array, float]:
+    """Reweighted Gauss-Newton with Levenberg's damping: (parameters, cost)."""
+    parameters, damping = start, 1e-2
+    cost = _cost(data, centre, parameters)
+    for _ in range(40):
+        here = data.predict(parameters)
+        jacobian = np.stack(
+            [(data.predict(parameters + step) - here) / 1e-4 for step in 1e-4 * np.eye(len(NAMES))], axis=1
+        )
+        misfit = data.y - here
+        weights = data.weights * (RESIDUAL_DEGREES + 1)
+        weights = weights / (RESIDUAL_DEGREES * RESIDUAL_SCALE**2 + misfit**2)
+        hessian = jacobian.T @ (jacobian * weights[:, None]) + np.diag(1 / HARDWARE_SIGMA**2)
+        gradient = jacobian.T @ (weights * misfit) + (centre - parameters) / HARDWARE_SIGMA**2
+        for _ in range(6):
+            step = np.linalg.solve(hessian + damping * np.diag(np.diag(hessian)), gradient)
+            candidate = np.clip(parameters + np.clip(step, -1.0, 1.0), LOW, HIGH)
+            candidate_cost = _cost(data, centre, candidate)
+            if candidate_cost < cost:
+                break
+            damping *= 5
+        else:
+            return parameters, cost
+        gain, damping = cost - candidate_cost, max(damping / 5, 1e-6)
+        parameters, cost = candidate, candidate_cost
+        if gain < 1e-4:
+            break
+    return parameters, cost
+
+
+def _cost(data: _Rows, centre: Array, parameters: Array) -> float:
+    misfit = data.y - data.predict(parameters)
+    surprise = np.log1p(misfit**2 / RESIDUAL_DEGREES / RESIDUAL_SCALE**2)
+    away = ((parameters - centre) / HARDWARE_SIGMA) ** 2
+    return float(0.5 * (RESIDUAL_DEGREES + 1) * (data.weights @ surprise) + 0.5 * away.sum())
+
+
+# --- spread between jobs ------------------------------------------------------------------
+
+
+@dataclass
+class _JobFit:
+    """A job's own parameters and log c, as the sweeps go on."""
+
+    entry: Visited
+    spots: Spots
+    y: Array
+    weight: float
+    own: Array
+    loose: Array
+    """Factor on the spread where this job is unlike the others."""
+    variance: Array
+
+    def relinearise(self, means: Array, spread: Array, rounds: int) -> None:
+        """Gauss-Newton to the mode of its own parameters under the spread."""
+        centre = np.append(means, self.y[0])
+        prior = np.diag(np.append((spread * self.loose) ** 2, FREE_SIGMA**2))
+        log_bytes = np.full(1, math.log(self.entry.gradient_bytes))
+        form = form_covariance(self.spots)
+        for _ in range(rounds):
+            points = self.own + np.vstack([1e-4 * np.eye(len(centre)), np.zeros(len(centre))])
+            logs = log_step(points[:, :-1], points[:, -1:], self.spots, log_bytes)[0]
+            jacobian, misfit = ((logs[:-1] - logs[-1]) / 1e-4).T, self.y - logs[-1]
+            heavy = (misfit**2 / (NOISE_SIGMA**2 + FORM_SIGMA**2) + 4) / 5
+            system = jacobian @ prior @ jacobian.T + form + np.diag(NOISE_SIGMA**2 * np.maximum(1, heavy))
+            residual = misfit + jacobian @ (self.own - centre)
+            solved = np.linalg.solve(system, np.column_stack([residual, jacobian @ prior]))
+            target = centre + prior @ jacobian.T @ solved[:, 0]
+            self.own = self.own + np.clip(target - self.own, -0.7, 0.7)
+            self.own[:-1] = np.clip(self.own[:-1], LOW, HIGH)
+        self.variance = np.diag(prior - prior @ jacobian.T @ solved[:, 1:])[:-1]
+
+
+def _spread(visited: Sequence[Visited], means: Mapping[str, Array]) -> Array:
+    of_job = Counter((entry.job, entry.hardware) for entry in visited)
+    fits = []
+    for entry in visited:
+        own = np.append(means[entry.hardware], entry.steps[0][1])
+        # The form is flat where there is no contention: begin where there is some.
+        own[INDEX["contention"]] = max(own[INDEX["contention"]], math.log(0.15))
+        spots = Spots.of([spot for spot, _ in entry.steps])
+        y, ones = np.array([y for _, y in entry.steps]), np.ones(len(NAMES))
+        fits.append(_JobFit(entry, spots, y, 1 / of_job[entry.job, entry.hardware], own, ones, ones))
+    spread = JOB_SIGMA.copy()
+    for sweep in range(SPREAD_SWEEPS):
+        total, count = SPREAD_DEGREES * JOB_SIGMA**2, SPREAD_DEGREES
+        for fit in fits:
+            mean = means[fit.entry.hardware]
+            fit.relinearise(mean, spread, 4 if sweep == 0 else 2)
+            squares = (fit.own[:-1] - mean) ** 2 + np.maximum(fit.variance, 0.0)
+            fit.loose = np.sqrt((squares / spread**2 + SPREAD_DEGREES) / (1 + SPREAD_DEGREES))
+            total = total + fit.weight * squares / fit.loose**2
+            count += fit.weight
+        spread = np.sqrt(total / count)
+    return spread
+
+
+# --- widths -------------------------------------------------------------------------------
+
+
+def _widths(visited: Sequence[Visited]) -> tuple[float, ...]:
+    jobs = sorted({entry.job for entry in visited})
+    groups = min(len(jobs), 12)
+    group_of = {job: index % groups for index, job in enumerate(jobs)}
+    ratios: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+    for group in range(groups):
+        population = _fit([entry for entry in visited if group_of[entry.job] != group])
+        left: dict[tuple[str, str], list[Visited]] = defaultdict(list)
+        for entry in visited:
+            if group_of[entry.job] == group:
+                left[entry.job, entry.hardware].append(entry)
+        for entries in left.values():
+            chosen = np.unique(np.linspace(0, len(entries) - 1, CALIBRATION_CASES).round().astype(int))
+            for index in chosen:
+                _ratios_of(entries[index], population, 1 / len(chosen), ratios)
+    trust = len(jobs) / (len(jobs) + WIDTH_GROUPS)
+    factors = []
+    for kind in range(len(EVIDENCE)):
+        for level in range(len(Z_LEVELS)):
+            held = _weighted_quantile(ratios[kind, level], (0.5, 0.8, 0.95)[level])
+            factors.append(float(np.clip(math.exp(trust * math.log(max(held, 1e-3))), 0.1, 10.0)))
+    return tuple(factors)
+
+
+def _ratios_of(
+    entry: Visited,
+    population: Population,
+    weight: float,
+    ratios: dict[tuple[int, int], list[tuple[float, float]]],
+) -> None:
+    """How far off predictions of this job were, in units of the interval's own ends."""
+    one = [step for step in entry.steps if step[0].nodes == 1]
+    across = [step for step in entry.steps if step[0].nodes > 1]
+    patterns = [one[:1], one[:2], [*one[:1], *one[1:4:2]]]
+    if across:
+        patterns.append([*one[:2], across[0]])
+    for pattern in {tuple(pattern): None for pattern in patterns if pattern}:
+        targets = [step for step in entry.steps if step not in pattern]
+        for several in (False, True):
+            part = [step for step in targets if (step[0].nodes > 1) is several]
+            if not part:
+                continue
+            visited = any(step[0].nodes > 1 for step in pattern)
+            kind = (4 if visited else 3 if len(pattern) > 1 else 2) if several else int(len(pattern) > 1)
+            model = StepTimeModel(
+                [SeenStep(devices=s.devices, seconds=math.exp(y), sigma_log=0.0, spot=s) for s, y in pattern],
+                prior=population.prior(entry.hardware),
+                gradient_bytes=entry.gradient_bytes,
+            )
+            z = [0.0, *(sign * level for level in Z_LEVELS for sign in (-1, 1))]
+            logs = np.log(model.quantiles([s for s, _ in part], z))
+            apart = np.array([y for _, y in part]) - logs[0]
+            for level in range(len(Z_LEVELS)):
+                low, high = logs[1 + 2 * level] - logs[0], logs[2 + 2 * level] - logs[0]
+                ratio = np.where(apart < 0, apart / np.minimum(low, -1e-6), apart / np.maximum(high, 1e-6))
+                ratios[kind, level] += [(float(r), weight / len(part)) for r in ratio]
+
+
+def _weighted_quantile(values: Sequence[tuple[float, float]], level: float) -> float:
+    if not values:
+        return 1.0
+    ordered = sorted(values)
+    mass = np.cumsum([weight for _, weight in ordered])
+    return float(np.interp(level * mass[-1], mass, [value for value, _ in ordered]))
