@@ -119,6 +119,10 @@ class JobRecord:
         )
         self.save_model()
 
+    def ran_out_of_memory(self, devices: int) -> None:
+        """The job needed more memory than so many devices have."""
+        self._model.ran_out_of_memory(devices)
+
     def event(self, event: Any, now: float) -> None:
         """One event of a rank."""
         self._model.observe(event, now)

@@ -27,6 +27,7 @@ from typing import Any, Protocol
 
 from selfsched.client import NO_BROKER
 from selfsched.core import negotiation
+from selfsched.core.events import RankRaised, StepsTimed
 from selfsched.core.held_leases import Safety
 from selfsched.core.negotiation_state import (
     CallFailed,
@@ -48,7 +49,7 @@ from selfsched.core.negotiation_state import (
     Trouble,
 )
 from selfsched.core.reporting import JobFacts
-from selfsched.core.wanted import wanted
+from selfsched.core.wanted import allowed_devices, wanted
 from selfsched.elastic.allocation import Allocation, Device, SegmentEnd
 from selfsched.elastic.job import JobDescription
 from selfsched.elastic.segment import boottime
@@ -112,6 +113,8 @@ class Negotiator:
         self._status: str | None = None
         self._shown: Any = None
         self._first_reason = ""
+        self._trained_on: set[int] = set()
+        """Device counts on which steps were made."""
 
     # --- the contract ------------------------------------------------------------------
 
@@ -172,7 +175,19 @@ class Negotiator:
         return f"{reason} ({introduction})" if introduction else reason
 
     def handle(self, event: Any) -> None:
-        """Hand an event of a rank to the worker."""
+        """Hand an event of a rank to the worker; a job that does not fit any more is helped at once."""
+        devices = len(self._state.running)
+        if isinstance(event, StepsTimed) and event.timings:
+            self._trained_on.add(devices)
+        elif (
+            isinstance(event, RankRaised)
+            and event.out_of_memory
+            and devices < max(self._trained_on, default=0)
+        ):
+            # Known before the segment is closed, so that its devices are not started on again.
+            known = tuple(count for count in allowed_devices(self._state) if count > devices)
+            self._feed(FactsLearned(replace(self._state.facts, allowed_devices=known)))
+            self._later(lambda record, now: record.ran_out_of_memory(devices))
         self._later(lambda record, now: record.event(event, now))
 
     def segment_started(self, ordinal: int, devices: tuple[Device, ...]) -> None:

@@ -278,6 +278,12 @@ class Supervisor:
             case "refused":
                 self._ended = RunOutcome("refused", EXIT_WRONG_USE, verdict.words)
                 return "failed"
+            case "failed" if verdict.out_of_memory and self._wants_others(segment):
+                self._voice.say(
+                    f"{verdict.words}; it did fit on more devices and waits for these, to go on from "
+                    f"{self._made.resume_point}"
+                )
+                return "failed"
             case "failed" if not told_to_end:
                 self._ended = RunOutcome("failed", verdict.exit_code, verdict.words, verdict.traceback, step)
                 return "failed"
@@ -291,6 +297,11 @@ class Supervisor:
             planned = verdict.left is not None and verdict.left.reason == "planned"
             return "planned" if planned else "yielded"
         return self._after_fault(verdict)
+
+    def _wants_others(self, segment: RunningSegment) -> bool:
+        """Whether the source has drawn its consequence from how the segment ended."""
+        wanted = self._source.wanted(boottime())
+        return wanted.ends_because is None and _ids(wanted.devices) != _ids(segment.devices)
 
     def _hint(self, segment: RunningSegment, verdict: Verdict) -> None:
         """A program that nothing can move ran well, or was told to move: say it once."""

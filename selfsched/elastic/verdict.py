@@ -60,6 +60,8 @@ class Verdict:
     """Of the rank that raised, or its last output."""
     exit_code: int = 0
     left: Left | None = None
+    out_of_memory: bool = False
+    """It failed because memory ran out."""
 
 
 def judge(ends: Sequence[RankEnd], *, memory_ran_out: bool = False) -> Verdict:
@@ -99,7 +101,8 @@ def _raised(end: RankEnd, world: int) -> Verdict:
     if raised.out_of_memory:
         what = f"out of memory: {what}"
     shown = "" if end.is_shown else raised.traceback
-    return Verdict("failed", f"rank {end.rank} of {world} raised {what}", shown, EXIT_FAILED)
+    words = f"rank {end.rank} of {world} raised {what}"
+    return Verdict("failed", words, shown, EXIT_FAILED, out_of_memory=raised.out_of_memory)
 
 
 def _death(end: RankEnd, world: int, memory_ran_out: bool) -> str:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -134,14 +134,16 @@ class LabHouse:
         return kept | own | brokers
 
     def run(self, name: str, *, steps: int, step_seconds: float = 0.02, devices: str = "1-2",
-            options: tuple[str, ...] = ()) -> LabJob:  # fmt: skip
+            options: tuple[str, ...] = (),
+            environment: Mapping[str, str] | None = None) -> LabJob:  # fmt: skip
         """Start a paced job under `selfsched run`."""
         state = self.root / f"{name}.state"
         rank = [sys.executable, str(PACED_RANK), str(state), str(steps), str(step_seconds)]
         given = ["--devices", devices, "--name", name, *options, "--"]
         client = subprocess.Popen(
             [sys.executable, "-m", "selfsched", "run", *given, *rank],
-            env=self.environment, cwd=self.root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            env=self.environment | dict(environment or {}), cwd=self.root,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
         job = LabJob(name, self.root, client)

@@ -3,7 +3,7 @@
 A step takes STEP_SECONDS on one device and half of that on two. It keeps the contract of a
 segment: leaves with a "checkpoint" (the number in STATE_FILE) when ordered to, and by its
 lease's deadline without being told. Every step is a line in STATE_FILE.steps: what ran when,
-on which device of how many.
+on which device of how many. Where SMALLEST_WORLD is set, it runs out of memory on fewer devices.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from selfsched.core.events import (
     FitStarted,
     Left,
     Progressed,
+    RankRaised,
     RankStarted,
     StepsTimed,
     StepTiming,
@@ -44,6 +45,15 @@ def main(state: Path, steps: int, step_seconds: float) -> int:
                 allowed_devices=(1, 2), at=boottime(),
             )
         )  # fmt: skip
+    if spec.world_size < int(os.environ.get("SMALLEST_WORLD", "1")):
+        words = "tried to allocate 20 GiB"
+        writer.send(
+            RankRaised(
+                rank=rank, fit=1, type="OutOfMemoryError", message=words, traceback=words, out_of_memory=True
+            )
+        )
+        writer.close()
+        return 1
     pace = step_seconds / spec.world_size
     with open(f"{state}.steps", "a", buffering=1) as log:
         while step < steps:

@@ -53,6 +53,23 @@ def test_two_jobs_of_one_user_share_through_a_private_broker_that_the_first_star
     assert steps == list(range(1, len(steps) + 1)), (first.events("segment_ended"), first.events("left"))
 
 
+def test_t19_a_job_that_runs_out_of_memory_on_fewer_devices_waits_for_more_and_loses_no_step(
+    house: LabHouse,
+) -> None:
+    first = house.run("first", steps=800, environment={"SMALLEST_WORLD": "2"})
+    until(lambda: first.devices() == 2, "the first runs on both slots")
+    second = house.run("second", steps=150, devices="1")
+    assert second.finish() == 0
+    assert first.finish() == 0, first.output
+    counts = [len(span["devices"]) for span in first.history()["segments"]]
+    assert (counts[0], counts.count(1), counts[-1]) == (2, 1, 2), "tried once, not again and again"
+    assert "out of memory: OutOfMemoryError" in first.output
+    assert "did fit on more devices" in first.output
+    steps = sorted(step.step for step in first.steps() if step.rank == 0)
+    assert steps == list(range(1, 801))
+    assert overlap(first, second) == []
+
+
 def test_a_private_broker_that_is_killed_is_started_again_and_stops_nothing(house: LabHouse) -> None:
     job = house.run("job", steps=50_000, devices="1")
     until(lambda: len(job.steps()) > 20, "some steps")
