@@ -30,6 +30,8 @@ Z90 = 1.2815515655446004
 DRIFT_SIGMA = 0.025
 """What the mean cycle of an undisturbed job wanders by (log) over as long as it was watched."""
 MAX_SIGMA = 3.0
+NOTHING_SECONDS = 1e-9
+"""Less than this is no time at all."""
 KEPT_FORECASTS = 256
 
 
@@ -113,7 +115,7 @@ def remaining_time(
     total += restart_seconds
     variance += (restart_seconds * restart_sigma_log) ** 2
     total = max(total - elapsed_seconds, 0.02 * total)
-    if total <= 0:
+    if total < NOTHING_SECONDS:
         return Remaining(median_seconds=0.0, sigma_log=0.0)
     sigma = min(math.sqrt(math.log1p(variance / total**2)), MAX_SIGMA)
     if work.cap_seconds is not None and total > work.cap_seconds + restart_seconds:

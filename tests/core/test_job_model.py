@@ -486,6 +486,7 @@ events = st.one_of(
 
 @settings(max_examples=150, deadline=None)
 @example([(FitStarted(**UNLIMITED, max_seconds=1e153), 0.0)])
+@example([(FitStarted(**UNLIMITED, max_seconds=2.2250738585072014e-308, at=1002.0), 0.0)])
 @given(st.lists(st.tuples(events, st.floats(-100, 1e4)), max_size=25))
 def test_whatever_comes_the_model_says_only_what_the_protocol_allows(
     stream: list[tuple[Any, float]],
