@@ -38,8 +38,6 @@ SEEN: dict[str, tuple[tuple[int, ...], ...]] = {
     "1,2,1+1": ((1,), (2,), (1, 1)),
 }
 LEVELS = (0.5, 0.8, 0.95)
-BATCHES = 4
-"""Local batches of an application on a cluster that the population's fit is given."""
 RIVALS: dict[str, Callable[[Sequence[Point], Sequence[Point]], Array]] = {
     "published": published,
     "nearest": nearest,
@@ -132,7 +130,9 @@ class Priors:
     """What our model is told about hardware, learned without the case's application."""
 
     def __init__(self, cases: Sequence[Case], left_out: str) -> None:
-        self._visited = [(case.application, case.hardware, _visited(case)) for case in _thinned(cases)]
+        self._visited = [
+            (case.application, case.hardware, _visited(case)) for case in sorted(cases, key=_batch)
+        ]
         self._left_out = left_out
         self._fitted: dict[tuple[str, str], Population] = {}
         self.fit_seconds: list[float] = []
@@ -149,16 +149,8 @@ class Priors:
         return self._fitted[key].prior(case.hardware)
 
 
-def _thinned(cases: Sequence[Case]) -> list[Case]:
-    """A few local batches of each application on each cluster: more tell the fit little."""
-    of: dict[tuple[str, str], list[Case]] = defaultdict(list)
-    for case in sorted(cases, key=lambda case: case.local_batch):
-        of[case.application, case.cluster].append(case)
-    kept = []
-    for group in of.values():
-        chosen = np.linspace(0, len(group) - 1, min(len(group), BATCHES)).round().astype(int)
-        kept += [group[index] for index in chosen]
-    return kept
+def _batch(case: Case) -> int:
+    return case.local_batch
 
 
 def _visited(case: Case) -> Visited:

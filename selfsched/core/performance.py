@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
@@ -279,7 +280,7 @@ class StepTimeModel:
         quantiles = _mixture_quantiles(logs, weights, sigma, z)
         if self._form.widths:
             middle = _mixture_quantiles(logs, weights, sigma, np.zeros(1))
-            quantiles = middle + (quantiles - middle) * self._widths(targets, z)
+            quantiles = middle + (quantiles - middle) * self._widths(spots, z)
         clipped: Array = np.clip(quantiles, -18.0, 20.0)
         return clipped
 
@@ -334,13 +335,16 @@ class StepTimeModel:
         relative = covariance - covariance[0] - covariance[:, :1] + covariance[0, 0]
         return relative[1:count, 1:count], relative[count:, 1:count], np.diag(relative)[count:].copy()
 
-    def _widths(self, targets: Spots, z: Array) -> Array:
+    def evidence(self, spots: Sequence[Spot]) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Which of `EVIDENCE` a prediction of each spot is, as an index."""
+        more = len(self._steps) > 1
+        several = 4 if np.any(self._spots.nodes > 1) else 3 if more else 2
+        return np.array([several if spot.nodes > 1 else int(more) for spot in spots], dtype=np.int64)
+
+    def _widths(self, spots: Sequence[Spot], z: Array) -> Array:
         table = np.array(self._form.widths).reshape(len(EVIDENCE), len(Z_LEVELS))
-        visited = bool(np.any(self._spots.nodes > 1))
-        several = 4 if visited else (3 if len(self._steps) > 1 else 2)
-        classes = np.where(targets.nodes > 1, several, 1 if len(self._steps) > 1 else 0)
         factors = np.stack([np.interp(np.abs(z), Z_LEVELS, row) for row in table], axis=1)
-        chosen: Array = factors[:, classes]
+        chosen: Array = factors[:, self.evidence(spots)]
         return chosen
 
 

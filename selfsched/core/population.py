@@ -62,8 +62,10 @@ SPREAD_DEGREES = 4.0
 SPREAD_SWEEPS = 6
 WIDTH_GROUPS = 2.0
 """So many jobs' worth of doubt that a factor on widths is 1."""
-CALIBRATION_CASES = 2
-"""Local batches of a job on one hardware that the widths are learned from."""
+FITTED_ENTRIES = 5
+"""Entries (local batches) of a job on one hardware that means and spread are learned from."""
+CALIBRATION_CASES = 3
+"""And the widths; each stands for its part of all of them."""
 MOST_JOBS = 400
 FREE_SIGMA = 4.0
 """Of a job's own c (log)."""
@@ -124,12 +126,13 @@ class Population:
 
     def prior(self, hardware: str) -> HardwarePrior:
         """For a new job on `hardware`; documented figures, widely, where nobody has run."""
-        jobs = self.jobs.get(hardware, 0)
+        jobs, widths = self.jobs.get(hardware, 0), self.widths
         if jobs:
             means = self.means[hardware]
             doubt = 1 / (1 / HARDWARE_SIGMA**2 + jobs / self.spread**2)
         else:
             means = _documented_means(hardware) + self.offset
+            widths = tuple(max(width, 1.0) for width in widths)  # learned where more was known
             doubt = HARDWARE_SIGMA**2 * (1 + 1 / (1 + len(self.means)))
         sigmas = np.sqrt(self.spread**2 + doubt)
         means = np.clip(means, LOW, HIGH)
@@ -138,7 +141,7 @@ class Population:
                 FormFigure(name=name, mean=float(mean), sigma=float(sigma))
                 for name, mean, sigma in zip(NAMES, means, sigmas, strict=True)
             ),
-            widths=self.widths,
+            widths=widths,
         )
         return documented_prior(hardware).model_copy(
             update={
@@ -212,7 +215,21 @@ def _documented_means(hardware: str) -> Array:
     return np.array([figure.mean for figure in form_of(documented_prior(hardware)).figures])
 
 
-def _fit(visited: Sequence[Visited]) -> Population:
+def _thinned(visited: Sequence[Visited]) -> list[Visited]:
+    """A few entries of each job on each hardware: more of its local batches tell little."""
+    of: dict[tuple[str, str], list[Visited]] = defaultdict(list)
+    for entry in visited:
+        of[entry.job, entry.hardware].append(entry)
+    return [entry for entries in of.values() for entry in _spaced(entries, FITTED_ENTRIES)]
+
+
+def _spaced(entries: Sequence[Visited], count: int) -> list[Visited]:
+    few = min(len(entries), count)
+    return [entries[index] for index in np.linspace(0, len(entries) - 1, few).round().astype(int)]
+
+
+def _fit(every: Sequence[Visited]) -> Population:
+    visited = _thinned(every)
     by_hardware: dict[str, list[Visited]] = defaultdict(list)
     for entry in visited:
         by_hardware[entry.hardware].append(entry)
@@ -357,9 +374,9 @@ def _widths(visited: Sequence[Visited]) -> tuple[float, ...]:
             if group_of[entry.job] == group:
                 left[entry.job, entry.hardware].append(entry)
         for entries in left.values():
-            chosen = np.unique(np.linspace(0, len(entries) - 1, CALIBRATION_CASES).round().astype(int))
-            for index in chosen:
-                _ratios_of(entries[index], population, 1 / len(chosen), ratios)
+            chosen = _spaced(entries, CALIBRATION_CASES)
+            for entry in chosen:
+                _ratios_of(entry, population, len(entries) / len(chosen), ratios)
     trust = len(jobs) / (len(jobs) + WIDTH_GROUPS)
     factors = []
     for kind in range(len(EVIDENCE)):
@@ -383,24 +400,22 @@ def _ratios_of(
         patterns.append([*one[:2], across[0]])
     for pattern in {tuple(pattern): None for pattern in patterns if pattern}:
         targets = [step for step in entry.steps if step not in pattern]
-        for several in (False, True):
-            part = [step for step in targets if (step[0].nodes > 1) is several]
-            if not part:
-                continue
-            visited = any(step[0].nodes > 1 for step in pattern)
-            kind = (4 if visited else 3 if len(pattern) > 1 else 2) if several else int(len(pattern) > 1)
-            model = StepTimeModel(
-                [SeenStep(devices=s.devices, seconds=math.exp(y), sigma_log=0.0, spot=s) for s, y in pattern],
-                prior=population.prior(entry.hardware),
-                gradient_bytes=entry.gradient_bytes,
-            )
-            z = [0.0, *(sign * level for level in Z_LEVELS for sign in (-1, 1))]
-            logs = np.log(model.quantiles([s for s, _ in part], z))
-            apart = np.array([y for _, y in part]) - logs[0]
-            for level in range(len(Z_LEVELS)):
-                low, high = logs[1 + 2 * level] - logs[0], logs[2 + 2 * level] - logs[0]
-                ratio = np.where(apart < 0, apart / np.minimum(low, -1e-6), apart / np.maximum(high, 1e-6))
-                ratios[kind, level] += [(float(r), weight / len(part)) for r in ratio]
+        if not targets:
+            continue
+        model = StepTimeModel(
+            [SeenStep(devices=s.devices, seconds=math.exp(y), sigma_log=0.0, spot=s) for s, y in pattern],
+            prior=population.prior(entry.hardware),
+            gradient_bytes=entry.gradient_bytes,
+        )
+        z = [0.0, *(sign * level for level in Z_LEVELS for sign in (-1, 1))]
+        logs = np.log(model.quantiles([spot for spot, _ in targets], z))
+        kinds = model.evidence([spot for spot, _ in targets])
+        apart = np.array([y for _, y in targets]) - logs[0]
+        for level in range(len(Z_LEVELS)):
+            low, high = logs[1 + 2 * level] - logs[0], logs[2 + 2 * level] - logs[0]
+            ratio = np.where(apart < 0, apart / np.minimum(low, -1e-6), apart / np.maximum(high, 1e-6))
+            for kind, value in zip(kinds, ratio, strict=True):
+                ratios[int(kind), level].append((float(value), weight))
 
 
 def _weighted_quantile(values: Sequence[tuple[float, float]], level: float) -> float:

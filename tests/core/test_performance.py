@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfsched.core.performance import SeenStep, StepTimeModel, documented_prior
+from selfsched.core.performance import (
+    EVIDENCE,
+    Z_LEVELS,
+    SeenStep,
+    StepTimeModel,
+    documented_prior,
+    form_of,
+)
+from selfsched.core.step_form import HIGH, LOW, Spot, Spots, log_step
+from selfsched.protocol import FormFigure
 
 CPU = documented_prior("cpu")
 
 
 def seen(devices: int, seconds: float, sigma: float = 0.02, communication: float | None = None) -> SeenStep:
-    return SeenStep(
-        devices=devices, seconds=seconds, sigma_log=sigma, communication_seconds=communication
-    )
+    return SeenStep(devices=devices, seconds=seconds, sigma_log=sigma, communication_seconds=communication)
 
 
 def model(*steps: SeenStep, gradient_bytes: int = 4_000_000, serial_share: float = 0.0) -> StepTimeModel:
@@ -124,3 +132,94 @@ def test_whatever_was_measured_predictions_are_finite_and_positive(
         assert step.seconds > 0
         assert 0 <= step.sigma_log <= 3.1
         assert 0 < step.quantile(-1.3) <= step.quantile(1.3) < math.inf
+
+
+# --- any placement, and priors ------------------------------------------------------------
+
+T4 = documented_prior("Tesla-T4")
+
+
+def visit(devices: int, seconds: float, *, nodes: int = 1) -> SeenStep:
+    """A weak-scaling visit: every device keeps its samples."""
+    spot = Spot(devices=devices, nodes=nodes)
+    return SeenStep(devices=devices, seconds=seconds, sigma_log=0.01, spot=spot)
+
+
+def test_a_visit_across_nodes_tells_more_of_other_nodes_than_one_on_a_node() -> None:
+    def sigma(*seen: SeenStep) -> float:
+        model = StepTimeModel(seen, prior=T4, gradient_bytes=400_000_000)
+        return model.on(Spot(devices=8, nodes=4)).sigma_log
+
+    alone, inside = sigma(visit(1, 0.1)), sigma(visit(1, 0.1), visit(2, 0.11))
+    across = sigma(visit(1, 0.1), visit(2, 0.5, nodes=2))
+    assert across < 0.6 * inside
+    assert across < 0.6 * alone
+
+
+def test_nodes_cost_more_than_one_node_where_the_network_is_slow() -> None:
+    fitted = StepTimeModel([visit(1, 0.1)], prior=T4, gradient_bytes=400_000_000)
+    inside, across = fitted.on(Spot(devices=4)), fitted.on(Spot(devices=4, nodes=2))
+    assert across.seconds > 1.5 * inside.seconds
+    assert across.sigma_log > inside.sigma_log
+
+
+def test_accumulation_passes_cost_compute_and_communicate_once() -> None:
+    fitted = StepTimeModel([visit(1, 0.1)], prior=T4, gradient_bytes=100_000_000)
+    once, thrice = fitted.on(Spot(devices=2)), fitted.on(Spot(devices=2, passes=3))
+    assert 2.5 * once.seconds < thrice.seconds < 3 * once.seconds
+
+
+@given(st.integers(0, 10**6), st.sampled_from([(1,), (1, 2), (2, 4)]))
+@settings(max_examples=25, deadline=None)
+def test_the_truth_drawn_from_the_prior_lies_within_the_interval_s_tails(
+    seed: int, visited: tuple[int, ...]
+) -> None:
+    figures = form_of(T4).figures
+    rng = np.random.default_rng(seed)
+    # Within two standard deviations, where a 99.99 % interval must hold whatever the draw.
+    own = np.array([f.mean + f.sigma * np.clip(rng.standard_normal(), -2, 2) for f in figures])
+    own = np.clip(own, LOW, HIGH)
+    places = [Spot(devices=n) for n in (*visited, 3, 8)]
+    log_bytes = np.array([math.log(10**8)])
+    logs = log_step(own, np.array([math.log(0.2)]), Spots.of(places), log_bytes)[0]
+    seen_steps = [visit(n, math.exp(y)) for n, y in zip(visited, logs, strict=False)]
+    fitted = StepTimeModel(seen_steps, prior=T4, gradient_bytes=10**8)
+    low, high = fitted.quantiles(places[len(visited) :], (-3.7, 3.7))
+    for index, y in enumerate(logs[len(visited) :]):
+        assert math.log(low[index]) - 0.15 < y < math.log(high[index]) + 0.15
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ({"figures": form_of(T4).figures[:-1]}, "other parameters"),
+        (
+            {"figures": (FormFigure(name="crowd", mean=50.0, sigma=1.0), *form_of(T4).figures[1:])},
+            "absurd figure for crowd",
+        ),
+        ({"widths": (1.0, 2.0)}, "has 2 widths"),
+    ],
+)
+def test_a_prior_that_cannot_be_used_is_refused_in_words_and_the_built_in_one_used(
+    damage: dict[str, object], words: str
+) -> None:
+    bad = T4.model_copy(update={"form": form_of(T4).model_copy(update=damage)})
+    refused = StepTimeModel([visit(1, 0.1)], prior=bad, gradient_bytes=10**8)
+    assert refused.prior_refused is not None
+    assert words in refused.prior_refused
+    built_in = StepTimeModel([visit(1, 0.1)], prior=T4, gradient_bytes=10**8)
+    assert refused.on(Spot(devices=4)) == built_in.on(Spot(devices=4))
+
+
+def test_widths_of_the_prior_widen_the_interval_and_leave_the_median() -> None:
+    widths = (2.0,) * (len(EVIDENCE) * len(Z_LEVELS))
+    wide_prior = T4.model_copy(update={"form": form_of(T4).model_copy(update={"widths": widths})})
+    plain = StepTimeModel([visit(1, 0.1)], prior=T4, gradient_bytes=10**8).on(Spot(devices=4))
+    wide = StepTimeModel([visit(1, 0.1)], prior=wide_prior, gradient_bytes=10**8).on(Spot(devices=4))
+    assert wide.seconds == pytest.approx(plain.seconds)
+    assert wide.sigma_log > 1.8 * plain.sigma_log
+
+
+def test_a_placement_without_devices_is_none() -> None:
+    with pytest.raises(ValueError, match="no placement"):
+        Spot(devices=1, nodes=2)
