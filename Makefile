@@ -1,6 +1,5 @@
 # One verb for each thing people and CI do. `make` alone lists them.
 PYTHON ?= python3
-WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -22,9 +21,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/selfsched demo
 
-# Two at a time: most of it starts processes, and the demo's jobs need two cores. A file's tests stay together.
+# One at a time: the demo's jobs and others are real, and need both cores of a small machine.
 test: setup
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest
 
 check: setup
 	$(BIN)/ruff check .
