@@ -3,8 +3,8 @@
 The physical form (`core/step_form`) has nine parameters. What other jobs, or the makers'
 documents, say about them is a prior; what this job measured conditions it. The prior is carried
 as a fixed set of weighted draws (importance sampling: e.g. Robert and Casella, "Monte Carlo
-Statistical Methods", chapter 3), heavy-tailed since jobs are. Each draw is tied to the best
-measured placement exactly, so that nothing need be assumed about the size of the job; every
+Statistical Methods", chapter 3). Each draw is tied to the best measured placement exactly, so that
+nothing need be assumed about the size of the job; every
 further measured placement reweights the draws by a Student-t likelihood, which an outlier does
 not move far. What the form cannot say is a Gaussian process over (devices, nodes, devices on the
 fullest node) on top: near a measured placement the model follows the measurements, and far from
@@ -60,8 +60,6 @@ COMMUNICATION_SIGMA = 0.6
 """Measured exposed communication has waiting for stragglers in it: a weak word (log)."""
 UNKNOWN_SERIAL_SHARE = 0.08
 UNKNOWN_BYTES_SIGMA = 1.5
-TAIL_DEGREES = 4.0
-"""Of freedom, of the draws: some jobs are unlike all others."""
 LIKELIHOOD_DEGREES = 5.0
 MAX_SIGMA = 3.0
 PAIRS = 512
@@ -350,13 +348,9 @@ class StepTimeModel:
 
 @lru_cache(maxsize=1)
 def _draws() -> Array:
-    """Zeros, then antithetic pairs with heavy tails: (1 + 2 PAIRS, parameters + 2)."""
-    generator = np.random.default_rng(20_180_401)
-    size = (PAIRS, len(NAMES) + 2)
-    tails = np.sqrt(TAIL_DEGREES / generator.chisquare(TAIL_DEGREES, size))
-    tails[:, len(NAMES) :] = 1.0  # the job's own, not learned from others
-    half = generator.standard_normal(size) * np.minimum(tails, 3.0)
-    return np.vstack([np.zeros((1, size[1])), half, -half])
+    """Zeros, then antithetic pairs of standard normals: (1 + 2 PAIRS, parameters + 2)."""
+    half = np.random.default_rng(20_180_401).standard_normal((PAIRS, len(NAMES) + 2))
+    return np.vstack([np.zeros((1, half.shape[1])), half, -half])
 
 
 def form_covariance(spots: Spots) -> Array:
