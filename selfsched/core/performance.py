@@ -3,13 +3,13 @@
 The physical form (`core/step_form`) has nine parameters. What other jobs, or the makers'
 documents, say about them is a prior; what this job measured conditions it. The prior is carried
 as a fixed set of weighted draws (importance sampling: e.g. Robert and Casella, "Monte Carlo
-Statistical Methods", chapter 3). Each draw is tied to the best measured placement exactly, so that
-nothing need be assumed about the size of the job; every
-further measured placement reweights the draws by a Student-t likelihood, which an outlier does
-not move far. What the form cannot say is a Gaussian process over (devices, nodes, devices on the
-fullest node) on top: near a measured placement the model follows the measurements, and far from
-all of them its interval is wide. So no parameter is ever a point, and nothing need be inverted
-but a matrix as large as the number of placements seen.
+Statistical Methods", chapter 3). Each draw is tied to the best measured placement exactly, so
+that nothing need be assumed about the size of the job; every further measured placement reweights
+the draws by a Student-t likelihood, which an outlier does not move far. What the form cannot say
+is a Gaussian process over (devices, nodes, devices on the fullest node) on top: near a measured
+placement the model follows the measurements, and far from all of them its interval is wide. So no
+parameter is ever a point, and nothing need be inverted but a matrix as large as the number of
+placements seen.
 
 Two corrections. Rare heavy contention would shift the median of everything that was not yet
 seen: the draws are shifted so that their median, before any evidence, is the form at the prior's
