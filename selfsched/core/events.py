@@ -47,6 +47,25 @@ class RankStarted(_Frozen):
     pid: int
 
 
+class StoppingRule(_Frozen):
+    """A rule that ends a fit early when a value it watches says so (Lightning's `EarlyStopping`)."""
+
+    monitor: str
+    """Name of the value."""
+    mode: Literal["min", "max"] = "min"
+    """Whether smaller or larger is better."""
+    patience: int = 3
+    """Checks in a row without improvement that end the fit."""
+    min_delta: float = 0.0
+    """An improvement is more than this."""
+    target: float | None = None
+    """A value at least as good ends the fit at once; None: there is no target."""
+    best: float | None = None
+    """Best so far; None: nothing was checked, or it is not told."""
+    waited: int = 0
+    """Checks without improvement so far."""
+
+
 class FitStarted(_Frozen):
     """A `fit` begins or goes on. From rank 0, before the first step."""
 
@@ -69,6 +88,12 @@ class FitStarted(_Frozen):
     validations: int | None = None
     """Validations still to come until the planned end; None: unknown."""
     early_stopping: bool = False
+    stopping: tuple[StoppingRule, ...] = ()
+    """What of early stopping is known; the first rule that holds ends the fit."""
+    min_steps: int | None = None
+    """No rule and no `max_seconds` ends the fit before so many steps ..."""
+    min_epochs: int | None = None
+    """... and epochs."""
     allowed_devices: tuple[int, ...] = (1,)
     """Device counts on which the global batch stays the same."""
     resume: Literal["elastic", "same_size", "never"] = "elastic"
@@ -113,6 +138,15 @@ class Progressed(_Frozen):
     device_bytes: int | None = None
     """What the device has."""
     at: float = 0.0
+
+
+class Checked(_Frozen):
+    """Values that a stopping rule looks at, at the moment they are new: after a validation."""
+
+    kind: Literal["checked"] = "checked"
+    step: int
+    values: dict[str, float]
+    """By name; whatever was logged, NaN included."""
 
 
 class CheckpointSaved(_Frozen):
@@ -177,7 +211,7 @@ class RankRaised(_Frozen):
 
 
 Event = Annotated[
-    RankStarted | FitStarted | StepsTimed | StretchTimed | Progressed | CheckpointSaved | Left
+    RankStarted | FitStarted | StepsTimed | StretchTimed | Progressed | Checked | CheckpointSaved | Left
     | FitFinished | Warned | RankRefused | RankRaised,
     Field(discriminator="kind"),
 ]
