@@ -15,9 +15,9 @@ against what came.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from selfsched.core.measurement import Spans
 from selfsched.core.performance import StepTime
@@ -46,13 +46,13 @@ class Remaining:
         """Seconds at `z` standard deviations of the logarithm, within the protocol's range."""
         return min(self.median_seconds * math.exp(z * self.sigma_log), MAX_SECONDS)
 
-    def forecast(self) -> Forecast:
-        """As the wire has it, on the assumption that the devices stay as they are."""
+    def forecast(self, assumption: Literal["as_now", "look_ahead"] = "as_now") -> Forecast:
+        """As the wire has it; `as_now`: the devices stay as they are."""
         return Forecast(
             p10_seconds=self.quantile(-Z90),
             p50_seconds=self.quantile(0.0),
             p90_seconds=self.quantile(Z90),
-            assumption="as_now",
+            assumption=assumption,
         )
 
 
@@ -121,6 +121,16 @@ def remaining_time(
     if work.cap_seconds is not None and total > work.cap_seconds + restart_seconds:
         return _until_cap(work, restart_seconds)
     return Remaining(median_seconds=min(total, MAX_SECONDS), sigma_log=sigma)
+
+
+def joined(parts: Sequence[Remaining]) -> Remaining:
+    """Stretches one after the other: what is uncertain about one is half shared by the others."""
+    total = math.fsum(part.median_seconds for part in parts)
+    if total <= 0:
+        return Remaining(median_seconds=0.0, sigma_log=0.0)
+    shares = [part.median_seconds * part.sigma_log / total for part in parts]
+    sigma = math.sqrt(0.5 * math.fsum(shares) ** 2 + 0.5 * math.fsum(share**2 for share in shares))
+    return Remaining(median_seconds=min(total, MAX_SECONDS), sigma_log=min(sigma, MAX_SIGMA))
 
 
 def _until_cap(work: RemainingWork, restart_seconds: float) -> Remaining:

@@ -12,7 +12,8 @@ forecast is given earlier, wide.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from selfsched.core.bidding import (
@@ -34,7 +35,7 @@ from selfsched.core.events import (
     StepsTimed,
     StretchTimed,
 )
-from selfsched.core.forecast import ForecastLog, LoggedForecast, Remaining, remaining_time, step_cost
+from selfsched.core.forecast import ForecastLog, LoggedForecast, Remaining, joined, remaining_time, step_cost
 from selfsched.core.memory import MemoryModel
 from selfsched.core.performance import documented_prior
 from selfsched.core.progress import Ledger, Progress, RemainingWork
@@ -182,6 +183,38 @@ class JobModel:
         if devices == self._devices:
             self._keep(forecast, left, devices, now)
         return forecast
+
+    def forecast_over(self, stages: Sequence[tuple[int, int]], now: float) -> Forecast | None:
+        """When the job will be done if its devices change along the way.
+
+        Args:
+            stages: (devices, from this global step on) of each change to come, in order.
+            now: CLOCK_BOOTTIME seconds.
+
+        Returns:
+            As `forecast`, on the assumption `look_ahead`; every change is in it with its cost.
+        """
+        work = self._ledger.remaining(now)
+        here = self._remaining(self._devices, now) if self._devices else None
+        if work is None or here is None or not stages or math.isinf(work.steps):
+            return None if here is None else here.forecast()
+        parts: list[Remaining] = []
+        for devices, steps, move in self._stretches(stages, work.steps):
+            part = self._time_of(work.part(steps), devices, move)
+            if part is None:
+                return None
+            parts.append(part)
+        return joined(parts).forecast("look_ahead")
+
+    def _stretches(self, stages: Sequence[tuple[int, int]], left: float) -> list[tuple[int, float, float]]:
+        """(devices, steps on them, cost of moving there) from here to the end."""
+        counts = [self._devices, *(devices for devices, _ in stages)]
+        at = [0.0, *(min(max(0.0, step - self._ledger.step), left) for _, step in stages), left]
+        moves = [0.0, *(self._move_seconds(one, other) for one, other in pairwise(counts))]
+        return [
+            (devices, max(0.0, end - begin), move)
+            for devices, (begin, end), move in zip(counts, pairwise(at), moves, strict=True)
+        ]
 
     def standing_bid(self, current: int, now: float) -> StandingBid:
         """The table of what each allowed device count would bring.

@@ -51,6 +51,16 @@ class RemainingWork:
     cap_seconds: float | None = None
     """Time left of `max_time`."""
 
+    def part(self, steps: float) -> RemainingWork:
+        """So many of these steps, with their share of everything else."""
+        share = steps / self.steps if self.steps > 0 else 0.0
+        return RemainingWork(
+            steps=steps,
+            validations=share * self.validations,
+            checkpoints=share * self.checkpoints,
+            epoch_ends=share * self.epoch_ends,
+        )
+
 
 @dataclass
 class Ledger:
