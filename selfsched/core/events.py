@@ -24,7 +24,8 @@ class StepTiming(_Frozen):
     """Global step after it."""
     seconds: float
     """From the first batch's start to the last batch's end, data waits between excluded."""
-    data_seconds: float = 0.0
+    data_seconds: float | None = 0.0
+    """Waits for data in it; None: not measured, and within the rest of the cycle."""
     cycle_seconds: float | None = None
     """From the last step's end to this one's, data waits, logging and callbacks included,
     validations, checkpoints and ends of epochs taken out; None: not measured."""
@@ -149,6 +150,42 @@ class Checked(_Frozen):
     """By name; whatever was logged, NaN included."""
 
 
+class DeviceObserved(_Frozen):
+    """One GPU over a while, as the driver saw it. None: this driver or device does not say."""
+
+    device: str
+    """UUID."""
+    looks: int
+    """Readings it rests on; 0: it could not be read."""
+    utilisation: float | None = None
+    """Median share of time in which a kernel ran, 0 to 1; no measure of progress."""
+    clock_ratio: float | None = None
+    """Mean clock of its multiprocessors over the highest it has."""
+    held_back: dict[str, float] | None = None
+    """Why the driver slowed it down -> share of the looks: `heat`, `power`, `power_brake`,
+    `hardware`, `reliability`, `board_limit`; empty: it did not."""
+    memory_used_bytes: int | None = None
+    memory_bytes: int | None = None
+    pcie_bytes_per_second: float | None = None
+    """Both directions."""
+    nvlink_bytes_per_second: float | None = None
+    """Both directions, all links."""
+    problem: str | None = None
+    """Why it could not be read, at last; None: it could."""
+
+
+class DevicesObserved(_Frozen):
+    """The devices of this machine that the ranks train on, as their driver saw them; once a while,
+    and soon when a reason to be held back comes or goes."""
+
+    kind: Literal["devices_observed"] = "devices_observed"
+    devices: tuple[DeviceObserved, ...]
+    seconds: float
+    """The while."""
+    at: float = 0.0
+    """CLOCK_BOOTTIME of its end."""
+
+
 class CheckpointSaved(_Frozen):
     """A restart checkpoint is complete on disk."""
 
@@ -211,8 +248,8 @@ class RankRaised(_Frozen):
 
 
 Event = Annotated[
-    RankStarted | FitStarted | StepsTimed | StretchTimed | Progressed | Checked | CheckpointSaved | Left
-    | FitFinished | Warned | RankRefused | RankRaised,
+    RankStarted | FitStarted | StepsTimed | StretchTimed | Progressed | Checked | DevicesObserved
+    | CheckpointSaved | Left | FitFinished | Warned | RankRefused | RankRaised,
     Field(discriminator="kind"),
 ]
 _EVENT: TypeAdapter[Any] = TypeAdapter(Event)

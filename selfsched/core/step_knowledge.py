@@ -172,7 +172,8 @@ def cycle_seconds(timing: StepTiming) -> float | None:
     """The cycle of a step, or the nearest to it that was measured; None for nonsense."""
     if timing.cycle_seconds is not None:
         return usable_seconds(timing.cycle_seconds)
-    data = timing.data_seconds if math.isfinite(timing.data_seconds) else 0.0
+    told = timing.data_seconds or 0.0
+    data = told if math.isfinite(told) else 0.0
     return usable_seconds(timing.seconds + max(0.0, data))
 
 
@@ -186,7 +187,7 @@ def _count_parts(series: Series, steps: Sequence[tuple[StepTiming, float]]) -> N
     series.part("backward", [timing.backward_seconds for timing in timings])
     series.part("optimiser", [timing.optimiser_seconds for timing in timings])
     series.part("communication", [timing.communication_seconds for timing in timings])
-    series.part("other", [max(0.0, cycle - t.seconds - t.data_seconds) for t, cycle in steps])
+    series.part("other", [max(0.0, cycle - t.seconds - (t.data_seconds or 0.0)) for t, cycle in steps])
     usable = [(t, seconds) for t in timings if (seconds := usable_seconds(t.seconds)) is not None]
     series.log_step.merge(running_of([math.log(seconds) for _, seconds in usable]))
     for timing, seconds in usable:
