@@ -19,7 +19,7 @@ from typing import Any
 from selfsched.core.forecast import Remaining
 from selfsched.core.measurement import Spans
 from selfsched.core.performance import StepTime
-from selfsched.protocol import BidRow, Placement, StandingBid
+from selfsched.protocol import MAX_SECONDS, BidRow, Placement, StandingBid
 
 PRIOR_START_SECONDS = 2.5
 """Cold start of the ranks of a small job: two imports and a process group."""
@@ -30,8 +30,8 @@ PRIOR_WARM_UP_SECONDS = 0.3
 RESTART_SIGMA = 0.4
 UNKNOWN_END_SECONDS = 14_400.0
 """What stands in for the remaining time of a run without any limit, on its reference count."""
-
-
+MAX_DOUBT = 3.0
+"""Beyond it a log-normal's mean says nothing of it any more."""
 LIMITING_SHARE = 0.1
 """A part of a step that is worth a word."""
 
@@ -85,6 +85,7 @@ def standing_bid(
     restart_seconds: Callable[[int], float],
     peak_bytes: Callable[[int], int | None],
     end_is_unknown: bool,
+    doubt: Callable[[int], float] = lambda count: 0.0,
 ) -> StandingBid:
     """The table of what each device count would bring.
 
@@ -94,10 +95,19 @@ def standing_bid(
         restart_seconds: cost of moving to a count.
         peak_bytes: memory that a device needs on a count, as far as is known.
         end_is_unknown: the limit is an upper bound, or there is none.
+        doubt: standard deviation (log) of what a visit to a count would make known of its steps.
     """
+    chosen = sorted(set(counts))[:256]
+    lefts = {count: remaining(count) for count in chosen}
+    costs = {
+        count: left.median_seconds + restart_seconds(count)
+        for count, left in lefts.items()
+        if left is not None
+    }
     rows = []
-    for count in sorted(set(counts))[:256]:
-        left = remaining(count)
+    for count in chosen:
+        left = lefts[count]
+        others = [cost for other, cost in costs.items() if other != count]
         rows.append(
             BidRow(
                 placement=Placement(devices=count, nodes=1),
@@ -105,9 +115,40 @@ def standing_bid(
                 sigma_log=0.0 if left is None else min(left.sigma_log, 20.0),
                 restart_seconds=restart_seconds(count),
                 peak_bytes_per_device=peak_bytes(count),
+                information_seconds=visit_worth(costs.get(count), doubt(count), min(others, default=None)),
             )
         )
     return StandingBid(rows=tuple(rows), end_is_unknown=end_is_unknown)
+
+
+def visit_worth(there: float | None, doubt: float, best: float | None) -> float:
+    """What it is worth to measure a placement before choosing one, in seconds.
+
+    The expected value of perfect information (Howard, "Information value theory", 1966): after a
+    visit the job takes the better of X, what it saw there, and `best`; without one it takes
+    what is better on average. With X log-normal:
+
+        E[(best - X)+] - (best - E[X])+
+        E[(best - X)+] = best F(d) - E[X] F(d - doubt),  d = (ln best - ln there) / doubt
+
+    F the standard normal distribution. It is largest where the two are thought about equal.
+
+    Args:
+        there: median seconds to the end with that placement, its restart included; None: unknown.
+        doubt: standard deviation of the logarithm that a visit would take away.
+        best: seconds to the end with the best of the other placements; None: there is no other.
+    """
+    if there is None or best is None or doubt <= 0 or there <= 0 or best <= 0:
+        return 0.0
+    doubt = min(doubt, MAX_DOUBT)
+    mean = there * math.exp(0.5 * doubt**2)
+    level = (math.log(best) - math.log(there)) / doubt
+    gain = best * _normal(level) - mean * _normal(level - doubt)
+    return min(max(0.0, gain - max(0.0, best - mean)), MAX_SECONDS)
+
+
+def _normal(z: float) -> float:
+    return 0.5 * math.erfc(-z / math.sqrt(2))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -236,6 +236,7 @@ class JobModel:
             restart_seconds=lambda devices: self._move_seconds(current, devices),
             peak_bytes=self._memory.peak_bytes,
             end_is_unknown=self._ledger.end_is_unknown,
+            doubt=self._steps.doubt,
         )
 
     def notice_seconds(self) -> float:

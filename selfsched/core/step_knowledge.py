@@ -19,6 +19,8 @@ from selfsched.protocol import HardwarePrior, Placement, StepStatistics
 
 VISIT_STEPS = 30
 VISIT_SECONDS = 60.0
+VISITED_SIGMA = 0.05
+"""How well (log) a step is known after a visit."""
 
 
 class StepKnowledge:
@@ -91,6 +93,13 @@ class StepKnowledge:
             return measured_step(self._seen(devices, level))
         model = self.model()
         return None if model is None else model.at(devices)
+
+    def doubt(self, devices: int) -> float:
+        """How much of the uncertainty (log) of a step a visit of some thirty steps would take away."""
+        step = self.step(devices)
+        if step is None or (step.measured and step.sigma_log <= WELL_MEASURED_SIGMA):
+            return 0.0
+        return math.sqrt(max(0.0, step.sigma_log**2 - VISITED_SIGMA**2))
 
     def model(self) -> StepTimeModel | None:
         """The model conditioned on all that was measured; None before any evidence."""

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from selfsched.core.bidding import RestartCost, duration_words, limit_words, saving_words, standing_bid
+from selfsched.core.bidding import (
+    RestartCost,
+    duration_words,
+    limit_words,
+    saving_words,
+    standing_bid,
+    visit_worth,
+)
 from selfsched.core.forecast import Remaining
 
 
@@ -91,3 +101,44 @@ def test_what_keeps_a_step_from_scaling_is_said_with_its_share_worst_first() -> 
     assert second.startswith("Waiting for data is 12% of a step")
     assert limit_words({"forward": 1.0, "data": 0.05}, 1) == ()
     assert limit_words({}, 1) == ()
+
+
+@pytest.mark.parametrize(
+    ("there", "doubt", "best"), [(100, 0.3, 100), (100, 0.5, 60), (50, 0.2, 80), (9, 1.5, 5)]
+)
+def test_a_visit_is_worth_what_choosing_after_it_saves_on_average(
+    there: float, doubt: float, best: float
+) -> None:
+    seen = there * np.exp(doubt * np.random.default_rng(1).standard_normal(400_000))
+    without = min(best, float(seen.mean()))
+    saved = without - float(np.minimum(seen, best).mean())
+    assert visit_worth(there, doubt, best) == pytest.approx(saved, abs=0.01 * best)
+
+
+def test_a_visit_is_worth_nothing_where_nothing_would_be_decided_by_it() -> None:
+    assert visit_worth(100, 0.0, 100) == 0
+    assert visit_worth(100, 0.3, None) == 0
+    assert visit_worth(None, 0.3, 100) == 0
+    assert visit_worth(100, 0.1, 1000) < 1e-6
+    assert visit_worth(100, 0.1, 100) > visit_worth(100, 0.1, 120) > visit_worth(100, 0.1, 200)
+
+
+@given(there=st.floats(1e-6, 3e9), doubt=st.floats(0, 20), best=st.floats(1e-6, 3e9))
+def test_a_visits_worth_is_never_absurd(there: float, doubt: float, best: float) -> None:
+    assert 0 <= visit_worth(there, doubt, best) <= best
+
+
+def test_the_bid_carries_what_a_visit_is_worth() -> None:
+    bid = standing_bid(
+        [1, 2, 4],
+        remaining={
+            n: Remaining(median_seconds=s, sigma_log=0.3) for n, s in {1: 100, 2: 60, 4: 55}.items()
+        }.get,
+        restart_seconds=lambda count: 0.0 if count == 2 else 3.0,
+        peak_bytes=lambda count: None,
+        end_is_unknown=False,
+        doubt=lambda count: 0.0 if count == 2 else 0.3,
+    )
+    worth = {row.placement.devices: row.information_seconds for row in bid.rows}
+    assert worth[2] == 0
+    assert worth[4] > 1 > worth[1] > 0
