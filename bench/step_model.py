@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import sys
 import time
 from collections import defaultdict
@@ -112,7 +113,11 @@ def read_cases(path: Path) -> list[Case]:
                 )
                 per_node = tuple(sorted((int(part) for part in row["placement"].split("+")), reverse=True))
                 point = Point(per_node=per_node, step_s=float(row["step_s"]), sync_s=float(row["sync_s"]))
+                if not 0 < point.step_s < math.inf or not 0 <= point.sync_s < math.inf:
+                    raise ValueError(f"a step of {row['step_s']} s, {row['sync_s']} s of it synchronising")
                 found[key].append(point)
+        if not found:
+            raise ValueError("no rows")
         return [
             Case(
                 application=key[0], cluster=key[1], hardware=key[2],
