@@ -54,19 +54,7 @@ def write(path: Path, hardware: dict[str, float]) -> Path:
                         noise = 0.02 * rng.standard_normal()
                         sizes = [megabytes, len(nodes), sum(nodes), placement, batch]
                         values = [math.exp(float(step[0]) + noise), math.exp(float(sync[0]))]
-                        table.writerow(
-                            [
-                                application,
-                                name,
-                                name,
-                                megabytes,
-                                len(nodes),
-                                sum(nodes),
-                                placement,
-                                batch,
-                                *values,
-                            ]
-                        )
+                        table.writerow([application, name, name, *sizes, *values])
     return path
 
 
