@@ -210,13 +210,13 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         if (meter := self._meter) is not None:
             meter.stopwatch.backward_started()
             if meter.marks is not None:
-                self._guarded(meter.marks.mark)
+                self._guarded(meter.marks.forward_ended)
 
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
         if (meter := self._meter) is not None:
             meter.stopwatch.backward_ended()
             if meter.marks is not None:
-                self._guarded(meter.marks.mark)
+                self._guarded(meter.marks.backward_ended)
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         if self._meter is not None:
@@ -380,7 +380,8 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         times = self._meter.newest
         if times is not None:
             scalars["step_seconds"] = times.cycle_seconds or times.seconds
-            scalars["data_seconds"] = times.data_seconds
+            if times.data_seconds is not None:
+                scalars["data_seconds"] = times.data_seconds
             if self._meter.communication_seconds is not None:
                 scalars["communication_seconds"] = self._meter.communication_seconds
         made_at, forecast = self._forecast

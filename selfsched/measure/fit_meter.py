@@ -13,14 +13,15 @@ from typing import Any
 
 from torch import Tensor
 
-from selfsched.core.events import Event, FitStarted, Progressed, StepsTimed, StretchTimed
+from selfsched.core.events import Event, FitStarted, Progressed, StepsTimed, StretchTimed, Warned
 from selfsched.elastic.segment import boottime
 from selfsched.measure.communication import CommunicationMeter
 from selfsched.measure.device_marks import DeviceMarks
 from selfsched.measure.fit_facts import samples_in
-from selfsched.measure.lightning_names import unwatch_fetching, watch_fetching
+from selfsched.measure.lightning_names import compilations, unwatch_fetching, watch_fetching
 from selfsched.measure.metrics import MetricsReader
 from selfsched.measure.stopwatch import StepTimes, Stopwatch
+from selfsched.measure.warm_up import WarmUp
 
 SEND_EVERY_SECONDS = 0.5
 ALONE_EVERY_SECONDS = 1.0
@@ -41,6 +42,7 @@ class FitMeter:
         send: takes the events.
         saved_elsewhere: checkpoints below this directory are reported by who writes them;
             None: no launcher, and nobody who reads the metrics.
+        marks: of the device's stream; None: CUDA's, where the module is on a GPU.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class FitMeter:
         samples: int,
         send: Callable[[Event], object],
         saved_elsewhere: Path | None = None,
+        marks: DeviceMarks | None = None,
     ) -> None:
         self._trainer = trainer
         self._facts = facts
@@ -60,11 +63,17 @@ class FitMeter:
         self._tells_metrics = saved_elsewhere is not None
         self._every_seconds = SEND_EVERY_SECONDS if self._tells_metrics else ALONE_EVERY_SECONDS
         self._clock = time.perf_counter  # stands still in suspend
-        self.stopwatch = Stopwatch(self._clock, step=facts.step)
-        """For the hooks that only read the clock: each layer of calls would cost as much again."""
         self._world = int(trainer.world_size)
         self._communication = CommunicationMeter(trainer.strategy.model, self._world)
-        self.marks = _device_marks(module)
+        self.marks = marks if marks is not None else _device_marks(module)
+        self.stopwatch = Stopwatch(
+            self._clock,
+            step=facts.step,
+            warm_up=WarmUp(compilations, self._communication.buckets_settled),
+            runs_ahead=self.marks is not None,
+        )
+        """For the hooks that only read the clock: each layer of calls would cost as much again."""
+        self._said_disagreement = False
         self._metrics = MetricsReader()
         self._steps: list[StepTimes] = []
         self._dropped = 0
@@ -88,17 +97,17 @@ class FitMeter:
         if gap is not None:
             self._send(gap)
         if self.marks is not None:
-            self.marks.step_started()
+            self.marks.batch_started()
 
     def batch_ended(self, batch: Any) -> int | None:
         """A batch is done; the global step when an optimiser step ended with it."""
         samples = len(batch) if isinstance(batch, Tensor) and batch.ndim else samples_in(batch)
         self.samples += samples * self._world
         times = self.stopwatch.batch_ended(self._trainer.global_step, samples)
-        if self.marks is not None:
-            self.marks.step_ended()
         if times is None:
             return None
+        if self.marks is not None:
+            self.marks.step_ended()
         self.newest = times
         if len(self._steps) < MAX_BATCHED_STEPS:
             self._steps.append(times)
@@ -153,24 +162,45 @@ class FitMeter:
 
     def _sampled_steps(self) -> list[StepTimes]:
         """The gathered steps; the last one carries what is only sampled."""
-        steps = self._steps
-        if not self._communication.exchanges:  # passes differ, but not by an exchange
-            steps = [step._replace(communication_seconds=None) for step in steps]
-        last = steps[-1]
-        parts: dict[str, Any] = {}
-        communication = self._communication.read_seconds()
-        if communication is not None:
-            parts["communication_seconds"] = communication
+        steps, meter = self._steps, self._communication
         marked = self.marks.read() if self.marks is not None else None
+        if not meter.exchanges:  # passes differ, but not by an exchange
+            steps = [step._replace(communication_seconds=None) for step in steps]
+        elif marked is not None:
+            steps[-1] = steps[-1]._replace(communication_seconds=marked.exposed)
+        last = steps[-1]
+        if meter.exchanges:
+            last = self._checked(steps)
         if marked is not None:
-            parts |= {f"{name}_seconds": seconds for name, seconds in marked.items()}
-        last = last._replace(**parts)
-        self.communication_seconds = last.communication_seconds
+            last = last._replace(
+                forward_seconds=marked.forward,
+                backward_seconds=marked.backward,
+                optimiser_seconds=marked.optimiser,
+            )
         return [*steps[:-1], last]
+
+    def _checked(self, steps: list[StepTimes]) -> StepTimes:
+        """The last of these steps, with DDP's sample where its passes tell nothing."""
+        meter, last = self._communication, steps[-1]
+        for step in steps:
+            if step.communication_seconds is not None and not step.warm_up:
+                meter.accumulated(step.communication_seconds, step.seconds)
+        logged = meter.read_seconds()
+        if logged is not None and not meter.told_by_passes:
+            last = last._replace(communication_seconds=logged)
+        if last.communication_seconds is not None:
+            self.communication_seconds = last.communication_seconds
+        words = None if self._said_disagreement else meter.disagreement()
+        if words is not None:
+            self._said_disagreement = True
+            self._send(Warned(code="communication_differs", message=words))
+        return last
 
     def _watch(self) -> None:
         trainer = self._trainer
-        if watch_fetching(trainer, self.stopwatch.fetch_started, self.stopwatch.fetch_ended):
+        watch = self.stopwatch
+        watch.sees_fetches = watch_fetching(trainer, watch.fetch_started, watch.fetch_ended)
+        if watch.sees_fetches:
             self._undo.append(lambda: unwatch_fetching(trainer))
         save = trainer.save_checkpoint
         own = "save_checkpoint" in vars(trainer)

@@ -1,13 +1,17 @@
 """Private names of Lightning and torch that measuring uses, and nowhere else.
 
 - `fit_loop.epoch_loop._on_before_fetch`, `_on_after_fetch` (Lightning 2.0-2.6): the pure
-  wait for data. Without them it is 0 and its time is in "other".
+  wait for data. Without them it is unknown and its time is in "other".
 - DDP's `_set_ddp_runtime_logging_sample_rate`, `_get_ddp_logging_data` (torch 1.10-2.13):
-  communication. Without them accumulation passes tell it, or nothing does.
+  communication, and whether buckets were rebuilt. Without them accumulation passes tell
+  communication, or nothing does.
+- `torch._dynamo.utils.counters` (torch 2.0-2.13): whether something was compiled. Without it
+  a step with a compilation is found only among the first, by its length.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -52,5 +56,14 @@ def sample_ddp_logging(module: Any, every_steps: int) -> bool:
 
 
 def ddp_logging_data(module: Any) -> dict[str, Any]:
-    """DDP's newest averages, times in nanoseconds."""
+    """What DDP knows of its newest sampled step, times in nanoseconds."""
     return dict(module._get_ddp_logging_data())
+
+
+def compilations() -> int:
+    """Frames that torch.compile has looked at in this process; 0 where it is not in use."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is None:
+        return 0
+    frames = getattr(dynamo, "counters", {}).get("frames")
+    return int(frames.get("total", 0)) if frames else 0

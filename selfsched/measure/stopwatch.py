@@ -3,9 +3,10 @@
     fetch | batch start | forward | backward | optimiser | batch end | gap | fetch ...
 
 No device is synchronised and nothing is waited for: the clock is read, a subtraction is
-kept. On a GPU kernels are launched ahead, so the *parts* of a step are then times of the
-launching thread (see `device_marks` for the device's own), but the *cycle* from one step's
-end to the next is honest on average: a queue does not grow for ever.
+kept. On a GPU kernels are launched ahead: the launching thread does not know the *parts* of
+a step, which are then not told from here (`device_marks` has the device's own), but the
+*cycle* from one step's end to the next is honest on average, since a queue does not grow for
+ever. What of it is no wait for data is then the step.
 
 Validation, checkpoints and the gap between epochs are taken out of the cycle they fall in
 and reported as stretches.
@@ -17,12 +18,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from selfsched.core.events import StretchTimed
-
-ALWAYS_WARM_UP_STEPS = 3
-"""Allocation, the rebuilding of DDP's buckets after the first step, kernel choice."""
-WARM_UP_STEPS = 20
-WARM_UP_SECONDS = 5.0
-"""Later steps are warm-up only while the segment is this young: long steps settle sooner."""
+from selfsched.measure.warm_up import WarmUp
 
 Stretch = Literal["validation", "checkpoint_save"]
 
@@ -32,7 +28,7 @@ class StepTimes(NamedTuple):
 
     step: int
     seconds: float
-    data_seconds: float
+    data_seconds: float | None
     cycle_seconds: float | None
     forward_seconds: float | None
     backward_seconds: float | None
@@ -50,13 +46,24 @@ class Stopwatch:
         clock: seconds, monotonic; one that stands still while the machine is suspended is
             best, since a suspended minute is then no slow step.
         step: global step the fit goes on from.
+        warm_up: what judges the steps; None: by their cycles alone.
+        runs_ahead: the device works on what this thread queues: the parts are not known here.
     """
 
-    def __init__(self, clock: Callable[[], float], *, step: int = 0) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        *,
+        step: int = 0,
+        warm_up: WarmUp | None = None,
+        runs_ahead: bool = False,
+    ) -> None:
         self._clock = clock
         self._step = step
-        self._counted = 0
-        self._first_at: float | None = None
+        self._warm_up = warm_up or WarmUp()
+        self._runs_ahead = runs_ahead
+        self.sees_fetches = True
+        """Whether `fetch_started` and `fetch_ended` are called; else waits for data are not known."""
         self._last_end: float | None = None
         self._taken_out = 0.0
         self._open: list[float] = []
@@ -67,6 +74,7 @@ class Stopwatch:
         self._passes = self._samples = 0
         self._seconds = self._data = 0.0
         self._forward = self._backward = self._optimiser = 0.0
+        self._optimisers = 0
         self._backwards: list[float] = []
         self._at = self._mark = self._fetch_from = 0.0
 
@@ -88,8 +96,6 @@ class Stopwatch:
         """A batch is on its device; returns the gap before it if it opens an epoch."""
         now = self._clock()
         self._at = self._mark = now
-        if self._first_at is None:
-            self._first_at = now
         gap = None
         if self._new_epoch and self._last_end is not None:
             seconds = max(0.0, now - self._last_end - self._taken_out)
@@ -113,6 +119,7 @@ class Stopwatch:
     def optimiser_started(self) -> None:
         self._mark = self._clock()
         self._optimiser = -self._mark
+        self._optimisers += 1
 
     def batch_ended(self, step: int, samples: int) -> StepTimes | None:
         """A batch is done.
@@ -134,7 +141,6 @@ class Stopwatch:
             return None
         times = self._times(step, now)
         self._step, self._last_end, self._taken_out = step, now, 0.0
-        self._counted += 1
         self._forget_step()
         return times
 
@@ -149,6 +155,7 @@ class Stopwatch:
         seconds = max(0.0, self._clock() - self._open.pop())
         if not self._open:
             self._taken_out += seconds
+            self._warm_up.ignore_until_now()
         return StretchTimed(stretch=kind, seconds=seconds, step=self._step, size_bytes=size_bytes)
 
     # --- inside ----------------------------------------------------------------------
@@ -157,34 +164,48 @@ class Stopwatch:
         cycle = None
         if self._last_end is not None:
             cycle = max(0.0, now - self._last_end - self._taken_out)
-        seconds = max(0.0, self._seconds)
+        seconds, data = max(0.0, self._seconds), max(0.0, self._data)
         if cycle is not None:
-            seconds = min(seconds, cycle)
-        parted = bool(self._backwards)
-        return StepTimes(  # by position: names would double what it costs
+            seconds = max(0.0, cycle - data) if self._runs_ahead else min(seconds, cycle)
+        # Several optimisers in one batch: what lies between them cannot be told apart.
+        parted = bool(self._backwards) and self._optimisers <= 1 and not self._runs_ahead
+        times = StepTimes(  # by position: names would double what it costs
             step,
             seconds,
-            max(0.0, self._data),
+            data if self.sees_fetches else None,
             cycle,
             self._forward if parted else None,
             self._backward if parted else None,
-            self._optimiser + now if self._optimiser else None,
-            self._exposed_in_last_pass() if len(self._backwards) > 1 else None,
+            self._optimiser + now if parted and self._optimisers else None,
+            self._exposed_in_last_pass() if parted and self._passes > 1 else None,
             self._samples,
             self._passes,
-            self._counted < WARM_UP_STEPS and self._is_warm_up(now),
+            self._warm_up.judge(cycle, now),
         )
+        made = step - self._step
+        return times if made == 1 else _shared_out(times, made)
 
-    def _exposed_in_last_pass(self) -> float:
+    def _exposed_in_last_pass(self) -> float | None:
         """Accumulation leaves out the exchange in all passes but the last: an experiment for free.
 
         Only a difference between ranks that exchange gradients means communication: the
         caller drops it when there is one rank.
         """
+        if len(self._backwards) != self._passes:
+            return None  # a backward of the user's own
         *without, last = self._backwards
         return max(0.0, last - sum(without) / len(without))
 
-    def _is_warm_up(self, now: float) -> bool:
-        if self._counted < ALWAYS_WARM_UP_STEPS:
-            return True
-        return self._first_at is not None and now - self._first_at < WARM_UP_SECONDS
+
+def _shared_out(times: StepTimes, steps: int) -> StepTimes:
+    """Times of one of several global steps made in one batch (manual optimisation)."""
+    return times._replace(
+        seconds=times.seconds / steps,
+        data_seconds=None if times.data_seconds is None else times.data_seconds / steps,
+        cycle_seconds=None if times.cycle_seconds is None else times.cycle_seconds / steps,
+        forward_seconds=None,
+        backward_seconds=None,
+        optimiser_seconds=None,
+        communication_seconds=None,
+        local_samples=times.local_samples // steps,
+    )

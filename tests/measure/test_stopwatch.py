@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from selfsched.measure.stopwatch import (
-    ALWAYS_WARM_UP_STEPS,
-    WARM_UP_SECONDS,
-    WARM_UP_STEPS,
-    StepTimes,
-    Stopwatch,
-)
+from selfsched.measure.stopwatch import StepTimes, Stopwatch
+from selfsched.measure.warm_up import WarmUp
 
 
 class Loop:
     """Drives a stopwatch through the hooks of a training loop, as Lightning does."""
 
-    def __init__(self, *, step: int = 0) -> None:
+    def __init__(self, *, step: int = 0, runs_ahead: bool = False) -> None:
         self.now = 100.0
-        self.watch = Stopwatch(lambda: self.now, step=step)
+        self.compiled = 0
+        warm_up = WarmUp(lambda: self.compiled)
+        self.watch = Stopwatch(lambda: self.now, step=step, warm_up=warm_up, runs_ahead=runs_ahead)
         self.step = step
 
     def wait(self, seconds: float) -> None:
@@ -117,18 +114,82 @@ def test_the_first_epoch_begins_without_a_gap() -> None:
     assert loop.gap is None
 
 
-def test_the_first_steps_are_warm_up_and_fewer_of_them_where_steps_are_long() -> None:
-    quick, slow = Loop(), Loop()
-    quick_flags, slow_flags = [], []
-    for _ in range(WARM_UP_STEPS + 5):
-        for loop, flags, pause in ((quick, quick_flags, -0.3), (slow, slow_flags, WARM_UP_SECONDS)):
-            times = loop.batch()
-            assert times is not None
-            flags.append(times.warm_up)
-            loop.wait(pause)
-    assert sum(quick_flags) == WARM_UP_STEPS
-    assert sum(slow_flags) == ALWAYS_WARM_UP_STEPS
-    assert quick_flags == sorted(quick_flags, reverse=True)
+def test_a_step_that_compiles_is_warm_up_and_one_after_a_validation_that_did_is_not() -> None:
+    loop = Loop()
+    for _ in range(30):
+        loop.batch()
+    steady = loop.batch()
+    loop.compiled += 2
+    compiling = loop.batch()
+    for _ in range(30):
+        loop.batch()
+    loop.watch.stretch_started()
+    loop.compiled += 1
+    loop.watch.stretch_ended("validation")
+    after = loop.batch()
+    assert steady is not None
+    assert compiling is not None
+    assert after is not None
+    assert (steady.warm_up, compiling.warm_up, after.warm_up) == (False, True, False)
+
+
+def test_several_global_steps_of_one_batch_share_its_time() -> None:
+    loop = Loop()
+    loop.batch()
+    loop.step += 1
+    times = loop.batch()
+    assert times is not None
+    assert times.step == 3
+    assert times.cycle_seconds == pytest.approx(0.36 / 2)
+    assert times.seconds == pytest.approx(0.35 / 2)
+    assert times.local_samples == 4
+    assert times.forward_seconds is None
+
+
+def test_parts_between_several_optimisers_or_backwards_are_not_told() -> None:
+    loop = Loop()
+    loop.batch()
+    loop.watch.batch_started()
+    for _ in range(2):
+        loop.watch.backward_started()
+        loop.wait(0.2)
+        loop.watch.backward_ended()
+        loop.watch.optimiser_started()
+    loop.step += 1
+    times = loop.watch.batch_ended(loop.step, 8)
+    assert times is not None
+    assert (times.forward_seconds, times.backward_seconds, times.optimiser_seconds) == (None, None, None)
+    assert times.communication_seconds is None
+
+
+def test_a_backward_of_the_users_own_among_passes_is_no_exchange() -> None:
+    loop = Loop()
+    loop.batch()
+    loop.batch(optimiser=False)
+    loop.watch.backward_started()
+    loop.watch.backward_ended()
+    times = loop.batch()
+    assert times is not None
+    assert (times.passes, times.communication_seconds) == (2, None)
+
+
+def test_where_the_device_runs_behind_the_step_is_the_cycle_without_the_wait_for_data() -> None:
+    loop = Loop(runs_ahead=True)
+    loop.batch()
+    loop.wait(0.5)
+    times = loop.batch()
+    assert times is not None
+    assert times.cycle_seconds == pytest.approx(0.86)
+    assert times.seconds == pytest.approx(0.85)
+    assert (times.forward_seconds, times.backward_seconds, times.optimiser_seconds) == (None, None, None)
+
+
+def test_a_wait_for_data_that_cannot_be_seen_is_unknown() -> None:
+    loop = Loop()
+    loop.watch.sees_fetches = False
+    times = loop.batch()
+    assert times is not None
+    assert times.data_seconds is None
 
 
 def test_a_clock_that_jumps_back_gives_no_negative_time() -> None:
