@@ -319,7 +319,8 @@ class JobModel:
             cycles = [cycle_seconds(timing) for timing in event.timings[1:]]
             self._first_step(now, sum(cycle for cycle in cycles if cycle is not None))
         warm_up, steady = self._steps.add(self._devices, event.timings)
-        self._warm_up_seconds += warm_up
+        if self._present_steady < VISIT_STEPS:  # later ones (a compilation) are no cost of a restart
+            self._warm_up_seconds += warm_up
         self._present_steady += steady
         if self._present_steady >= VISIT_STEPS:
             self._close_warm_up()
