@@ -60,7 +60,11 @@ class StoppingRule(_Frozen):
     min_delta: float = 0.0
     """An improvement is more than this."""
     target: float | None = None
-    """A value at least as good ends the fit at once; None: there is no target."""
+    """A value better than this ends the fit at once; None: there is no target."""
+    divergence: float | None = None
+    """A value worse than this ends it too."""
+    finite: bool = True
+    """Whether a value that is no number ends it."""
     best: float | None = None
     """Best so far; None: nothing was checked, or it is not told."""
     waited: int = 0
@@ -88,6 +92,10 @@ class FitStarted(_Frozen):
     """Against `max_seconds`: training time of earlier segments."""
     validations: int | None = None
     """Validations still to come until the planned end; None: unknown."""
+    validation_batches: int | None = None
+    """Batches of one validation, over all its loaders; None: unknown."""
+    checkpoints_per_epoch: float | None = None
+    """The user's own checkpoints; None: unknown."""
     early_stopping: bool = False
     stopping: tuple[StoppingRule, ...] = ()
     """What of early stopping is known; the first rule that holds ends the fit."""
