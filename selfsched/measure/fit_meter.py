@@ -17,9 +17,12 @@ from selfsched.core.events import Event, FitStarted, Progressed, StepsTimed, Str
 from selfsched.elastic.segment import boottime
 from selfsched.measure.communication import CommunicationMeter
 from selfsched.measure.device_marks import DeviceMarks
+from selfsched.measure.device_watch import DeviceWatch
 from selfsched.measure.fit_facts import samples_in
+from selfsched.measure.hardware import gpu_uuids
 from selfsched.measure.lightning_names import compilations, unwatch_fetching, watch_fetching
 from selfsched.measure.metrics import MetricsReader
+from selfsched.measure.nvml import NvmlReader
 from selfsched.measure.stopwatch import StepTimes, Stopwatch
 from selfsched.measure.warm_up import WarmUp
 
@@ -43,6 +46,8 @@ class FitMeter:
         saved_elsewhere: checkpoints below this directory are reported by who writes them;
             None: no launcher, and nobody who reads the metrics.
         marks: of the device's stream; None: CUDA's, where the module is on a GPU.
+        watch: over the devices; None: NVML's, where they are GPUs. It is closed with the meter.
+        clock: seconds; the default stands still while the machine is suspended.
     """
 
     def __init__(
@@ -55,6 +60,8 @@ class FitMeter:
         send: Callable[[Event], object],
         saved_elsewhere: Path | None = None,
         marks: DeviceMarks | None = None,
+        watch: DeviceWatch | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._trainer = trainer
         self._facts = facts
@@ -62,7 +69,7 @@ class FitMeter:
         self._saved_elsewhere = saved_elsewhere
         self._tells_metrics = saved_elsewhere is not None
         self._every_seconds = SEND_EVERY_SECONDS if self._tells_metrics else ALONE_EVERY_SECONDS
-        self._clock = time.perf_counter  # stands still in suspend
+        self._clock = clock
         self._world = int(trainer.world_size)
         self._communication = CommunicationMeter(trainer.strategy.model, self._world)
         self.marks = marks if marks is not None else _device_marks(module)
@@ -79,13 +86,14 @@ class FitMeter:
         self._dropped = 0
         self._next_send = self._clock() + FIRST_SEND_SECONDS
         self._memory = _memory_reader(module)
+        self._watch = watch if watch is not None else _device_watch(trainer, module)
         self._undo: list[Callable[[], None]] = []
         self.samples = samples
         self.newest: StepTimes | None = None
         """The last optimiser step."""
         self.communication_seconds: float | None = None
         """Exposed communication of a step, newest reading."""
-        self._watch()
+        self._put_in()
 
     # --- hooks -----------------------------------------------------------------------
 
@@ -152,9 +160,14 @@ class FitMeter:
                 **self._memory(),
             )
         )
+        observed = self._watch.take(boottime()) if self._watch is not None else None
+        if observed is not None:
+            self._send(observed)
 
     def close(self) -> None:
         """Take every watch off the Trainer."""
+        if self._watch is not None:
+            self._watch.close()
         while self._undo:
             self._undo.pop()()
 
@@ -196,11 +209,11 @@ class FitMeter:
             self._send(Warned(code="communication_differs", message=words))
         return last
 
-    def _watch(self) -> None:
+    def _put_in(self) -> None:
         trainer = self._trainer
-        watch = self.stopwatch
-        watch.sees_fetches = watch_fetching(trainer, watch.fetch_started, watch.fetch_ended)
-        if watch.sees_fetches:
+        clock = self.stopwatch
+        clock.sees_fetches = watch_fetching(trainer, clock.fetch_started, clock.fetch_ended)
+        if clock.sees_fetches:
             self._undo.append(lambda: unwatch_fetching(trainer))
         save = trainer.save_checkpoint
         own = "save_checkpoint" in vars(trainer)
@@ -249,6 +262,16 @@ def _device_marks(module: Any) -> DeviceMarks | None:
     import torch
 
     return DeviceMarks(lambda: torch.cuda.Event(enable_timing=True))
+
+
+def _device_watch(trainer: Any, module: Any) -> DeviceWatch | None:
+    devices = gpu_uuids(trainer, module)
+    if not devices:
+        return None
+    reader = NvmlReader(devices)
+    watch = DeviceWatch(devices, reader.read, close=reader.close)
+    watch.start()
+    return watch
 
 
 def _memory_reader(module: Any) -> Callable[[], dict[str, Any]]:

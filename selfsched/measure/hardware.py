@@ -6,6 +6,8 @@ import os
 import re
 from typing import Any
 
+from selfsched.core.visible_devices import gpu_id
+
 
 def hardware_name(module: Any) -> str:
     """Model of the device as the protocol writes it: `cpu`, `NVIDIA-H100-80GB-HBM3`."""
@@ -28,3 +30,17 @@ def visible_devices(module: Any) -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def gpu_uuids(trainer: Any, module: Any) -> tuple[str, ...]:
+    """UUIDs of the GPUs of this machine that the trainer's ranks use; none on CPUs, or where
+    this torch does not tell them."""
+    device: Any = getattr(module, "device", None)
+    if getattr(device, "type", "cpu") != "cuda":
+        return ()
+    import torch
+
+    setting = os.environ.get("CUDA_VISIBLE_DEVICES")
+    ordinals = list(getattr(trainer, "device_ids", None) or [device.index or 0])
+    told = [getattr(torch.cuda.get_device_properties(ordinal), "uuid", None) for ordinal in ordinals]
+    return tuple(gpu_id(str(uuid), setting) for uuid in told if uuid is not None)

@@ -12,7 +12,6 @@ from selfsched.measure.communication import ENOUGH, CommunicationMeter
 from selfsched.measure.device_marks import MARK_EVERY_STEPS, MAX_MARKS, MAX_PENDING, DeviceMarks
 from selfsched.measure.hardware import hardware_name, visible_devices
 from selfsched.measure.metrics import MetricsReader
-from selfsched.measure.nvml import DeviceMeter
 
 
 class Event:
@@ -198,83 +197,6 @@ def test_torch_still_has_the_names_we_use() -> None:
 
     assert hasattr(DistributedDataParallel, "_set_ddp_runtime_logging_sample_rate")
     assert hasattr(DistributedDataParallel, "_get_ddp_logging_data")
-
-
-# --- NVML -----------------------------------------------------------------------------------
-
-
-class Nvml:
-    """Speaks like pynvml."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self, *, driver: bool = True, known: str = "GPU-1", mig: bool = False) -> None:
-        self.driver, self.known, self.mig, self.open = driver, known, mig, 0
-        self.lost = False
-
-    def nvmlInit(self) -> None:
-        if not self.driver:
-            raise self.NVMLError("Driver Not Loaded")
-        self.open += 1
-
-    def nvmlShutdown(self) -> None:
-        self.open -= 1
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        if uuid != self.known:
-            raise self.NVMLError("Not Found")
-        return uuid
-
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
-        if self.lost:
-            raise self.NVMLError("GPU is lost")
-        return SimpleNamespace(used=3, total=8)
-
-    def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:
-        if self.mig:
-            raise self.NVMLError("Not Supported")
-        return SimpleNamespace(gpu=50)
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:
-        if self.mig:
-            raise self.NVMLError("Not Supported")
-        return 0x20
-
-
-def test_a_gpu_is_read_by_its_uuid() -> None:
-    nvml = Nvml()
-    meter = DeviceMeter("GPU-1", nvml)
-    reading = meter.read()
-    assert reading is not None
-    assert (reading.memory_used_bytes, reading.memory_bytes) == (3, 8)
-    assert reading.utilisation == 0.5
-    assert reading.throttled
-    meter.close()
-    assert nvml.open == 0
-    assert meter.read() is None
-
-
-def test_a_mig_instance_has_memory_and_no_utilisation() -> None:
-    reading = DeviceMeter("GPU-1", Nvml(mig=True)).read()
-    assert reading is not None
-    assert (reading.utilisation, reading.throttled) == (None, False)
-
-
-@pytest.mark.parametrize("nvml", [Nvml(driver=False), Nvml(known="GPU-2")])
-def test_without_a_driver_or_with_a_foreign_uuid_nothing_is_read(nvml: Nvml) -> None:
-    meter = DeviceMeter("GPU-1", nvml)
-    assert not meter.available
-    assert meter.read() is None
-    meter.close()
-    assert nvml.open == 0
-
-
-def test_a_gpu_that_is_lost_meanwhile_reads_as_nothing() -> None:
-    nvml = Nvml()
-    meter = DeviceMeter("GPU-1", nvml)
-    nvml.lost = True
-    assert meter.read() is None
 
 
 # --- metrics and hardware ---------------------------------------------------------------------
