@@ -96,7 +96,8 @@ def is_measured(bid: StandingBid | None) -> bool:
 def measured_rows(contender: Contender) -> tuple[Row, ...]:
     """The rows a contender can be judged by, fewest devices first.
 
-    A job whose end is unknown bids to the limit it states, or to what stands in for one; its
+    The times are those it bids, corrected by the progress that was seen (`metering`). A job
+    whose end is unknown bids to the limit it states, or to what stands in for one; its
     rows are taken as they are.
     """
     if contender.bid is None:
@@ -106,7 +107,7 @@ def measured_rows(contender: Contender) -> tuple[Row, ...]:
             row.placement.devices,
             row.placement.nodes,
             row.placement.model,
-            row.remaining_seconds,
+            row.remaining_seconds * contender.claim_factor,
             row.restart_seconds,
         )
         for row in contender.bid.rows

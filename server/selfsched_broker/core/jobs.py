@@ -30,6 +30,7 @@ from selfsched_broker.core.books import Books, Job, JobPulse, Lease, LeasePulse
 from selfsched_broker.core.draft import Context, Decision, Draft
 from selfsched_broker.core.grants import change_job, is_repaid, settle_claims, take_word
 from selfsched_broker.core.leases import JOB_TABLE, ClaimEvent, JobEvent, Refusal, step
+from selfsched_broker.core.metering import Meter
 from selfsched_broker.core.views import instructions
 
 
@@ -180,7 +181,22 @@ def _pulse_after(pulse: JobPulse, message: JobReport, now: float) -> JobPulse:
         idle_seconds=message.idle_seconds,
         forecast=message.forecast,
         warned=pulse.warned & {"end-600", "end-60"} if stepped else pulse.warned,
+        meter=_metered(pulse.meter, message, now),
     )
+
+
+def _metered(meter: Meter, message: JobReport, now: float) -> Meter:
+    """The job's claim beside the pace at which its work is seen to get done."""
+    devices, fraction, step = tuple(sorted(message.devices_in_use)), message.fraction_done, message.step
+    running = message.state is JobState.RUNNING
+    meter = meter.moved_on(devices, running=running, now=now, fraction=fraction, step=step)
+    if message.bid is None or message.bid.end_is_unknown:
+        return meter
+    claims = (row for row in message.bid.rows if row.placement.devices == len(devices))
+    claim = next((row for row in claims if row.remaining_seconds is not None), None)
+    if claim is None or claim.remaining_seconds is None:
+        return meter
+    return meter.compared(claim.remaining_seconds, claim.sigma_log, now=now, fraction=fraction, step=step)
 
 
 def _follow_state(draft: Draft, job: Job, message: JobReport) -> None:

@@ -84,6 +84,8 @@ class Contender:
     """Further devices its account may hold; None: no limit."""
     wanted_devices: tuple[str, ...] = ()
     """Exactly these or nothing."""
+    claim_factor: float = 1.0
+    """What the times it bids are to be multiplied with, by the progress seen (`metering`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

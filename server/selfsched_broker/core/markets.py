@@ -192,6 +192,7 @@ def _contender(draft: Draft, job: Job, stakes: Stakes) -> Contender:
         passed_over=job.passed_over,
         quota_left=quota_left(books, job.account),
         wanted_devices=job.wanted_devices,
+        claim_factor=pulse.meter.factor if pulse and job.bid and not job.bid.end_is_unknown else 1.0,
     )
 
 

@@ -9,7 +9,7 @@ costs no disk write, and after a restart they are said again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from selfsched.protocol import (
@@ -22,6 +22,7 @@ from selfsched.protocol import (
     Resume,
     StandingBid,
 )
+from selfsched_broker.core.metering import Meter
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -241,6 +242,8 @@ class JobPulse(Record):
     forecast: Forecast | None = None
     warned: frozenset[str] = frozenset()
     """Which warnings it has had."""
+    meter: Meter = field(default_factory=Meter)
+    """Its claims beside the pace seen."""
 
     @property
     def key(self) -> str:

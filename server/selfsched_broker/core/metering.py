@@ -1,0 +1,90 @@
+"""What a job claims about its time, held against the progress that the broker sees.
+
+A job claims how long it still needs; the broker sees its fraction done grow by its own clock.
+While a job runs on one set of devices, the time it needs at the pace seen,
+
+    metered = (1 - fraction done) (seconds seen) / (fraction gained in them),
+
+stands beside the time it claimed on that count. The two are joined by their precisions, in
+logarithms: the claim is as sure as the bid says, but never surer than `LEAST_CLAIM_SIGMA` (a
+claim costs nothing); what is seen gets sure with time and steps. Where they differ by more than
+three times their common uncertainty, what is seen counts alone. The quotient corrects all rows
+of the bid: a job that is wrong about one count is taken to be as wrong about the others.
+
+A job whose end is unknown claims no time, and is not corrected.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+SEEN_SECONDS = 10.0
+"""Seen for s seconds, a pace is known to SEEN_SECONDS / s (log), as long as that is small."""
+SEEN_STEPS = 5.0
+"""Likewise by steps: the fraction done moves by whole ones."""
+SEEN_SIGMA = 0.05
+"""How well a pace is known however long it was seen: validations come now and then."""
+LEAST_CLAIM_SIGMA = 0.1
+CONTRADICTED = 3.0
+LARGEST_FACTOR = 10.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Meter:
+    """One job's claims and paces, as far as they were compared."""
+
+    devices: tuple[str, ...] = ()
+    since: float | None = None
+    """Since when it has run on these devices, as the broker saw it; None: it does not run."""
+    fraction: float = 0.0
+    """Its fraction done then."""
+    step: int = 0
+    factor: float = 1.0
+    """What its claimed times are to be multiplied with."""
+    base: float = 1.0
+    """The factor before this run on these devices: where it starts from."""
+
+    def moved_on(
+        self, devices: tuple[str, ...], *, running: bool, now: float, fraction: float, step: int
+    ) -> Meter:
+        """The meter after a report: goes on, or begins anew where the devices changed or it stopped."""
+        went_on = self.since is not None and running and devices == self.devices
+        if went_on and fraction >= self.fraction and step >= self.step:
+            return self
+        since = now if running and devices else None
+        return Meter(
+            devices=devices, since=since, fraction=fraction, step=step, factor=self.factor, base=self.factor
+        )
+
+    def compared(
+        self, claimed_seconds: float, sigma_log: float, *, now: float, fraction: float, step: int
+    ) -> Meter:
+        """The meter with the factor that a claim of this moment gives.
+
+        Args:
+            claimed_seconds: time to the end that the job claims on the devices it runs on.
+            sigma_log: how sure it says it is.
+            now: broker time.
+            fraction: its fraction done.
+            step: its step.
+        """
+        if self.since is None or not 0 < claimed_seconds < math.inf:
+            return self
+        seconds, gained, steps = now - self.since, fraction - self.fraction, step - self.step
+        if seconds <= 0 or gained <= 0 or steps <= 0 or fraction >= 1:
+            return self
+        seen = math.log((1 - fraction) * seconds / gained / claimed_seconds)
+        doubt = math.hypot(SEEN_SECONDS / seconds, SEEN_STEPS / steps, SEEN_SIGMA)
+        claim = max(sigma_log, LEAST_CLAIM_SIGMA)
+        base = math.log(self.base)
+        if abs(seen - base) > CONTRADICTED * math.hypot(claim, doubt):
+            trust = 1.0
+        else:
+            trust = claim**2 / (claim**2 + doubt**2)
+        factor = math.exp(base + trust * (seen - base))
+        factor = min(max(factor, 1 / LARGEST_FACTOR), LARGEST_FACTOR)
+        return Meter(
+            devices=self.devices, since=self.since, fraction=self.fraction, step=self.step,
+            factor=factor, base=self.base,
+        )  # fmt: skip
