@@ -346,6 +346,25 @@ class Forecast(Message):
         return self
 
 
+class ForecastScores(Message):
+    """How the last forecasts of an account's jobs came out, of those that ran to their own end.
+
+    A new job of the account may widen its intervals by it before it has an end of its own.
+    """
+
+    made: Count = 0
+    """Forecasts that could be held against an end; 0: none yet."""
+    held: Count = 0
+    """Of them, those where the end came between the 10 and the 90 % quantile: 80 % expected."""
+    resized: Count = 0
+    """Of them, those after which the job's devices changed, which `as_now` leaves out."""
+    jobs: Count = 0
+    """Of so many jobs."""
+    deviations: Annotated[tuple[Annotated[float, Field(ge=-100, le=100)], ...], Field(max_length=256)] = ()
+    """Of those whose devices stayed, oldest first: how many of the forecast's own standard deviations
+    the logarithm of what came lay above that of the median."""
+
+
 class LeasedDevice(Message):
     """One device as a job must know it."""
 
@@ -400,6 +419,8 @@ class JobRegistered(Message):
 
     job: Identifier
     instructions: Instructions
+    forecast_scores: ForecastScores | None = None
+    """How the account's earlier forecasts came out."""
 
 
 class Accepted(Message):
@@ -571,7 +592,13 @@ class ForecastScore(Message):
     made_ago_seconds: Seconds
     forecast: Forecast
     actual_seconds: Seconds | None
+    """Until the job's own end; None: it has not come to it, or it cannot be told."""
     held: bool | None
+    """Whether the job kept its devices from then on."""
+    covered: bool | None = None
+    """Whether the end came between the 10 and the 90 % quantile."""
+    name: Name | None = None
+    """Of the job."""
 
 
 class FormFigure(Message):
@@ -607,6 +634,22 @@ class HardwarePrior(Message):
     """What a fit over many jobs gave; None: only the figures above are known."""
 
 
+class LearnedHardware(Message):
+    """What a broker has learned of a kind of hardware, for an administrator."""
+
+    hardware: Identifier
+    reporting_jobs: Count
+    """Jobs whose statistics of it are kept."""
+    placements: Count
+    """Different placements among them."""
+    steps: Count
+    """Steps behind them."""
+    learned_ago_seconds: Seconds | None = None
+    """Since its prior was last learned; None: it is the built-in one."""
+    prior: HardwarePrior
+    """As new jobs get it."""
+
+
 class WhatIf(Message):
     """`POST /v1/forecast`: when would a job end if it had this many devices."""
 
@@ -631,6 +674,8 @@ class AccountView(Message):
     held_devices: Count = 0
     used_device_seconds: Annotated[float, Field(ge=0)] = 0.0
     debt_device_seconds: Annotated[float, Field(ge=0)] = 0.0
+    forecast_scores: ForecastScores | None = None
+    """How the forecasts of its jobs came out."""
 
 
 class SetAccount(Message):
