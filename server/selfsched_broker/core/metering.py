@@ -25,6 +25,8 @@ SEEN_STEPS = 5.0
 """Likewise by steps: the fraction done moves by whole ones."""
 SEEN_SIGMA = 0.05
 """How well a pace is known however long it was seen: validations come now and then."""
+LEAST_SECONDS, LEAST_FRACTION = 1e-3, 1e-12
+"""Less of either tells nothing."""
 LEAST_CLAIM_SIGMA = 0.1
 CONTRADICTED = 3.0
 LARGEST_FACTOR = 10.0
@@ -69,10 +71,10 @@ class Meter:
             fraction: its fraction done.
             step: its step.
         """
-        if self.since is None or not 0 < claimed_seconds < math.inf:
+        if self.since is None or not LEAST_SECONDS <= claimed_seconds < math.inf:
             return self
         seconds, gained, steps = now - self.since, fraction - self.fraction, step - self.step
-        if seconds <= 0 or gained <= 0 or steps <= 0 or fraction >= 1:
+        if seconds < LEAST_SECONDS or gained < LEAST_FRACTION or steps <= 0 or fraction >= 1:
             return self
         seen = math.log((1 - fraction) * seconds / gained / claimed_seconds)
         doubt = math.hypot(SEEN_SECONDS / seconds, SEEN_STEPS / steps, SEEN_SIGMA)
