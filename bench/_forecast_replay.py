@@ -32,7 +32,7 @@ from selfsched.core.events import (
 )
 from selfsched.core.job_model import JobModel
 from selfsched.measure.fit_meter import MAX_BATCHED_STEPS, SEND_EVERY_SECONDS
-from selfsched.measure.stopwatch import ALWAYS_WARM_UP_STEPS, WARM_UP_SECONDS, WARM_UP_STEPS
+from selfsched.measure.warm_up import WarmUp
 
 GRADIENT_BYTES = 4_000_000
 
@@ -61,10 +61,11 @@ class Replay:
         self.model = model or JobModel(hardware="cpu", min_devices=1, max_devices=most)
         self.noted: list[Noted] = []
         self._now = self._trained_from = 1000.0
-        self._step = self._warm = 0
+        self._step = 0
+        self._warm_up: WarmUp | None = None
+        """Of the segment, from its first step on."""
         self._batch: list[StepTiming] = []
         self._devices = 1
-        self._first_at = 0.0
         self._done_epochs = 0
         self._elapsed = 0.0
 
@@ -140,7 +141,7 @@ class Replay:
             self.model.segment_ended(self._now)
         self.model.segment_started(devices, self._now)
         self._now += truth.start_seconds
-        self._devices, self._warm, self._trained_from = devices, 0, self._now
+        self._devices, self._warm_up, self._trained_from = devices, None, self._now
         self._tell(FitStarted(**self._facts(step)))
 
     def _facts(self, step: int) -> dict[str, Any]:
@@ -157,6 +158,10 @@ class Replay:
             "max_epochs": epochs if truth.counts_epochs else None,
             "max_seconds": truth.max_seconds, "elapsed_seconds": self._elapsed,
             "validations": (left if truth.validation_seconds else 0) if stated else None,
+            "validation_batches": round(
+                truth.validation_seconds / (truth.validation_pass_share * float(truth.step_seconds.mean()))
+            ),
+            "checkpoints_per_epoch": 1.0 if truth.checkpoint_seconds else 0.0,
             "early_stopping": truth.rule is not None,
             "stopping": (truth.rule,) if truth.rule is not None else (),
             "allowed_devices": (1, 2, 4), "gradient_bytes": GRADIENT_BYTES, "at": self._now,
@@ -177,20 +182,18 @@ class Replay:
 
     def _one_step(self, step: int) -> None:
         cycle = self._cost(step)
-        first = self._warm == 0
-        if first:
-            self._first_at = self._now
+        known = None if self._warm_up is None else cycle
+        self._warm_up = self._warm_up or WarmUp()
         self._now += cycle
-        young = self._now - self._first_at < WARM_UP_SECONDS
         samples = 32 if self.truth.batches is None else int(self.truth.batches[step])
         self._batch.append(
             StepTiming(
                 step=step + 1, seconds=0.95 * cycle, data_seconds=0.02 * cycle,
-                cycle_seconds=None if first else cycle, local_samples=max(1, samples // self._devices),
-                warm_up=self._warm < WARM_UP_STEPS and (self._warm < ALWAYS_WARM_UP_STEPS or young),
+                cycle_seconds=known, local_samples=max(1, samples // self._devices),
+                warm_up=self._warm_up.judge(known, self._now),
             )
         )  # fmt: skip
-        self._step, self._warm = step + 1, self._warm + 1
+        self._step = step + 1
 
     def _is_time_to_send(self) -> bool:
         seconds = sum(timing.seconds for timing in self._batch[-64:])

@@ -72,7 +72,8 @@ def draw(family: str, seed: int, *, largest_steps: int = 4000) -> Truth:
     cycles += hiccups * base * rng.uniform(1, 5, steps)
     epoch_seconds = base * epoch_steps
     truth = Truth(
-        family=family, seed=seed, limit_steps=steps, steps=steps, epoch_steps=epoch_steps, step_seconds=cycles,
+        family=family, seed=seed, limit_steps=steps, steps=steps, epoch_steps=epoch_steps,
+        step_seconds=cycles,
         counts_epochs=bool(rng.random() < 0.7),
         start_seconds=float(np.exp(rng.uniform(np.log(0.3), np.log(20.0)))),
         save_seconds=float(np.exp(rng.uniform(np.log(0.02), np.log(3.0)))),

@@ -3,10 +3,11 @@
     remaining = restart + steps * cycle + validations + checkpoints + ends of epochs
 
 Two kinds of uncertainty are kept apart. What is common to all remaining steps does not
-average out: how well the mean cycle is known, and how far it will wander before the end,
-which grows with the horizon over the time watched so far. What is independent from step to
-step does: n steps of relative scatter r add n r^2. The sum is taken as log-normal, which is
-never negative and is right where one factor, the mean cycle, dominates.
+average out: how well the mean cycle is known, and how far it will wander before the end
+(`wander`). What is independent from step to step does: n steps of relative scatter r add
+n r^2. The sum is taken as log-normal, which is never negative and is right where one factor,
+the mean cycle, dominates. Where a rule may end the fit at several points, the time is a
+mixture of one log-normal for each.
 
 Every forecast made is kept with its inputs in a `ForecastLog`, so that it can be held
 against what came.
@@ -16,34 +17,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from statistics import NormalDist
 from typing import Any, Literal
 
 from selfsched.core.measurement import Spans
-from selfsched.core.performance import StepTime
 from selfsched.core.progress import RemainingWork
-from selfsched.core.series import Level
 from selfsched.protocol import MAX_SECONDS, Forecast
 
 Z90 = 1.2815515655446004
 """Standard normal quantile of 0.9."""
-DRIFT_SIGMA = 0.025
-"""What the mean cycle of an undisturbed job wanders by (log) over as long as it was watched."""
 MAX_SIGMA = 3.0
+_NODES = tuple(NormalDist().inv_cdf((part + 0.5) / 20) for part in range(20))
+"""Equally probable points of the standard normal distribution."""
 NOTHING_SECONDS = 1e-9
 """Less than this is no time at all."""
+CAP_SIGMA = 0.01
+LEAST_SIGMA = 0.1
+SPAN_SIGMA = 0.3
+"""What one measured validation or checkpoint may differ from the next ones (log) ..."""
+SPAN_WANDER = 0.05
+"""... and what their mean may wander by."""
 KEPT_FORECASTS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class Remaining:
-    """Time until the end, log-normal."""
+    """Time until the end: log-normal, or a mixture of such."""
 
     median_seconds: float
     sigma_log: float
+    """Of a mixture: that of the log-normal with its 10 and 90 % points."""
+    mixture: tuple[tuple[float, float, float], ...] = ()
+    """(weight, median seconds, sigma) of the parts; empty: log-normal."""
 
     def quantile(self, z: float) -> float:
-        """Seconds at `z` standard deviations of the logarithm, within the protocol's range."""
+        """Seconds at the standard normal quantile `z`, within the protocol's range."""
+        if self.mixture:
+            return min(_mixture_quantile(self.mixture, z), MAX_SECONDS)
         return min(self.median_seconds * math.exp(z * self.sigma_log), MAX_SECONDS)
 
     def forecast(self, assumption: Literal["as_now", "look_ahead"] = "as_now") -> Forecast:
@@ -55,71 +66,114 @@ class Remaining:
             assumption=assumption,
         )
 
+    def scaled(self, width: float) -> Remaining:
+        """The same, with an interval `width` times as wide (log)."""
+        if width == 1.0:
+            return self
+        middle = max(self.median_seconds, NOTHING_SECONDS)
+        parts = tuple(
+            (weight, middle * (max(part, NOTHING_SECONDS) / middle) ** width, min(width * own, MAX_SIGMA))
+            for weight, part, own in self.mixture
+        )
+        sigma = min(width * self.sigma_log, MAX_SIGMA)
+        return Remaining(median_seconds=self.median_seconds, sigma_log=sigma, mixture=parts)
+
+
+def mixed(parts: Sequence[tuple[float, Remaining]]) -> Remaining:
+    """One of several ends, with their weights."""
+    if len(parts) == 1:
+        return parts[0][1]
+    whole = math.fsum(weight for weight, _ in parts)
+    mixture = tuple((weight / whole, part.median_seconds, part.sigma_log) for weight, part in parts)
+    low, median, high = (_mixture_quantile(mixture, z) for z in (-Z90, 0.0, Z90))
+    if median < NOTHING_SECONDS:
+        return Remaining(median_seconds=0.0, sigma_log=0.0)
+    sigma = math.log(max(high, NOTHING_SECONDS) / max(low, 1e-4 * median, NOTHING_SECONDS)) / (2.0 * Z90)
+    return Remaining(median_seconds=median, sigma_log=min(max(sigma, 0.0), MAX_SIGMA), mixture=mixture)
+
+
+def _mixture_quantile(mixture: Sequence[tuple[float, float, float]], z: float) -> float:
+    """Seconds below which the mixture lies with the probability of `z`, by weighted points."""
+    goal = NormalDist().cdf(z)
+    points = sorted(
+        (median * math.exp(sigma * node), weight / len(_NODES))
+        for weight, median, sigma in mixture
+        for node in _NODES
+    )
+    below, last_at, last = 0.0, 0.0, points[0][0]
+    for seconds, weight in points:
+        at = below + 0.5 * weight
+        if at >= goal:
+            share = (goal - last_at) / (at - last_at) if at > last_at else 1.0
+            return last + share * (seconds - last)
+        below, last_at, last = below + weight, at, seconds
+    return last
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepCost:
     """The mean cycle on the devices in question and what is uncertain about it."""
 
     seconds: float
+    """Mean over the steps to come."""
     sigma_log: float
+    """Common to all of them: doubt about the mean, and its wandering until the end."""
     step_sigma: float
-    watched_seconds: float
-    """Steady time measured so far, on any devices."""
-    drift_log: float = DRIFT_SIGMA
-    """Wandering of the mean (log) over a time as long as `watched_seconds`."""
+    """Noise of one step, independent of the others, relative to the mean."""
 
 
-def step_cost(step: StepTime, level: Level | None, watched_seconds: float) -> StepCost:
-    """Join the model's word on a step with the scatter seen on those devices, if any."""
-    scatter = level.scatter_log if level is not None else 0.0
-    return StepCost(
-        seconds=step.seconds,
-        sigma_log=step.sigma_log,
-        step_sigma=level.step_sigma if level is not None else 0.3,
-        watched_seconds=watched_seconds,
-        drift_log=max(DRIFT_SIGMA, min(1.6 * scatter, 0.5)),
-    )
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """What is in the remaining time besides steps."""
+
+    spans: Mapping[str, Spans] = field(default_factory=dict)
+    """Measured validations, checkpoints and ends of epochs."""
+    expected: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """(seconds, sigma of its logarithm) of one that was not measured yet."""
+    restart_seconds: float = 0.0
+    """A restart that is under way or ordered."""
+    restart_sigma_log: float = 0.0
+    elapsed_seconds: float = 0.0
+    """Time since the last step that is counted in the work."""
 
 
-def remaining_time(
-    work: RemainingWork,
-    cost: StepCost,
-    spans: Mapping[str, Spans],
-    *,
-    restart_seconds: float = 0.0,
-    restart_sigma_log: float = 0.0,
-    elapsed_seconds: float = 0.0,
-) -> Remaining:
+def remaining_time(work: RemainingWork, cost: StepCost, beside: Beside) -> Remaining:
     """How long until the end.
 
     Args:
         work: what is left.
-        cost: of a step on the devices in question.
-        spans: measured validations, checkpoints and ends of epochs.
-        restart_seconds: a restart that is under way or ordered.
-        restart_sigma_log: how well that is known.
-        elapsed_seconds: time since the last step that is counted in `work`.
+        cost: of a step on the devices in question, over the steps to come.
+        beside: what else there is.
     """
     if math.isinf(work.steps):
-        return _until_cap(work, restart_seconds)
-    steps_seconds = work.steps * cost.seconds
-    horizon = steps_seconds / max(cost.watched_seconds, cost.seconds)
-    wander = cost.drift_log * math.sqrt(min(1.0, horizon) + math.log2(1.0 + horizon))
-    common = (steps_seconds * math.hypot(cost.sigma_log, wander)) ** 2
-    variance = common + work.steps * (cost.seconds * cost.step_sigma) ** 2
-    total = steps_seconds
+        return _until_cap(work, beside, work.least_steps * cost.seconds)
+    if len(work.stops) > 1:
+        return mixed([(weight, _time_to(_ended(work, end), cost, beside)) for end, weight in work.stops])
+    return _time_to(_ended(work, work.stops[0][0]) if work.stops else work, cost, beside)
+
+
+def _ended(work: RemainingWork, steps: float) -> RemainingWork:
+    part = work.part(steps)
+    return replace(part, cap_seconds=work.cap_seconds, least_steps=min(work.least_steps, steps))
+
+
+def _time_to(work: RemainingWork, cost: StepCost, beside: Beside) -> Remaining:
+    """How long until so many steps are made, or the time is up."""
+    total = work.steps * cost.seconds
+    variance = (total * cost.sigma_log) ** 2 + work.steps * (cost.seconds * cost.step_sigma) ** 2
     for kind, count in _stretches(work):
-        seconds, spread = _span_cost(spans.get(kind))
+        seconds, spread = _span_cost(beside.spans.get(kind), beside.expected.get(kind))
         total += count * seconds
         variance += (count * spread) ** 2
-    total += restart_seconds
-    variance += (restart_seconds * restart_sigma_log) ** 2
-    total = max(total - elapsed_seconds, 0.02 * total)
+    least = total * work.least_steps / work.steps if work.steps > 0 else 0.0
+    total += beside.restart_seconds
+    variance += (beside.restart_seconds * beside.restart_sigma_log) ** 2
+    total = max(total - beside.elapsed_seconds, 0.02 * total)
     if total < NOTHING_SECONDS:
         return Remaining(median_seconds=0.0, sigma_log=0.0)
     sigma = min(math.sqrt(math.log1p(variance / total**2)), MAX_SIGMA)
-    if work.cap_seconds is not None and total > work.cap_seconds + restart_seconds:
-        return _until_cap(work, restart_seconds)
+    if work.cap_seconds is not None and total > max(work.cap_seconds, least) + beside.restart_seconds:
+        return _until_cap(work, beside, least)
     return Remaining(median_seconds=min(total, MAX_SECONDS), sigma_log=sigma)
 
 
@@ -133,10 +187,12 @@ def joined(parts: Sequence[Remaining]) -> Remaining:
     return Remaining(median_seconds=min(total, MAX_SECONDS), sigma_log=min(sigma, MAX_SIGMA))
 
 
-def _until_cap(work: RemainingWork, restart_seconds: float) -> Remaining:
+def _until_cap(work: RemainingWork, beside: Beside, least_seconds: float) -> Remaining:
     # max_time is checked at the end of a step: the end is certain but for a step.
-    seconds = (work.cap_seconds or 0.0) + restart_seconds
-    return Remaining(median_seconds=min(seconds, MAX_SECONDS), sigma_log=0.01)
+    cap = work.cap_seconds or 0.0
+    seconds = max(cap, least_seconds) + beside.restart_seconds
+    sigma = CAP_SIGMA if cap >= least_seconds else LEAST_SIGMA
+    return Remaining(median_seconds=min(seconds, MAX_SECONDS), sigma_log=sigma)
 
 
 def _stretches(work: RemainingWork) -> tuple[tuple[str, float], ...]:
@@ -147,13 +203,13 @@ def _stretches(work: RemainingWork) -> tuple[tuple[str, float], ...]:
     )
 
 
-def _span_cost(spans: Spans | None) -> tuple[float, float]:
+def _span_cost(spans: Spans | None, expected: tuple[float, float] | None) -> tuple[float, float]:
     """(mean seconds, standard deviation of what the mean may be)."""
     if spans is None or spans.count == 0:
-        return 0.0, 0.0
+        return (0.0, 0.0) if expected is None else (expected[0], expected[0] * expected[1])
     mean = spans.running.mean
-    deviation = math.sqrt(spans.running.variance or (0.3 * mean) ** 2)
-    return mean, math.hypot(deviation / math.sqrt(spans.count), 0.05 * mean)
+    deviation = math.sqrt(spans.running.variance or (SPAN_SIGMA * mean) ** 2)
+    return mean, math.hypot(deviation / math.sqrt(spans.count), SPAN_WANDER * mean)
 
 
 @dataclass(frozen=True, kw_only=True)

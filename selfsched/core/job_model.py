@@ -28,23 +28,40 @@ from selfsched.core.bidding import (
     standing_bid,
 )
 from selfsched.core.events import (
+    Checked,
     CheckpointSaved,
     FitFinished,
     FitStarted,
     Progressed,
     StepsTimed,
+    StepTiming,
     StretchTimed,
 )
-from selfsched.core.forecast import ForecastLog, LoggedForecast, Remaining, joined, remaining_time, step_cost
+from selfsched.core.forecast import (
+    Beside,
+    ForecastLog,
+    LoggedForecast,
+    Remaining,
+    StepCost,
+    joined,
+    mixed,
+    remaining_time,
+)
 from selfsched.core.memory import MemoryModel
-from selfsched.core.performance import documented_prior
+from selfsched.core.performance import StepTime, documented_prior
 from selfsched.core.progress import Ledger, Progress, RemainingWork
+from selfsched.core.series import PRIOR_STEP_SIGMA, Series
 from selfsched.core.step_knowledge import VISIT_STEPS, StepKnowledge, cycle_seconds
 from selfsched.protocol import Forecast, HardwarePrior, StandingBid, StepStatistics
 
 FORECAST_EVERY_SECONDS = 1.0
 """Forecasts closer together than this are one entry of the log."""
-STATE_VERSION = 2
+STATE_VERSION = 3
+VALIDATION_PASS_SHARE = 0.4
+"""A batch of a validation takes this part of a training pass: no backward pass, no optimiser."""
+UNSEEN_VALIDATION_SIGMA = 0.5
+UNSEEN_SAVE_SIGMA = 0.8
+"""What an unmeasured one may differ by (log)."""
 
 
 class JobModel:
@@ -87,6 +104,7 @@ class JobModel:
         self._saved_step: int | None = None
         self._warm_up_seconds: list[float] = []
         self._present_steady = 0
+        self._validation_batches, self._passes, self._newest_samples = 0, 1, 0
         if state is not None:
             self._restore(state)
 
@@ -122,6 +140,8 @@ class JobModel:
             self._progressed(event)
         elif isinstance(event, StretchTimed):
             self._stretch_timed(event, now)
+        elif isinstance(event, Checked):
+            self._ledger.checked(event)
         elif isinstance(event, CheckpointSaved):
             self._checkpoint_saved(event, now)
         elif isinstance(event, FitFinished):
@@ -177,7 +197,7 @@ class JobModel:
             the run is known. A move, or a start, is in it with its cost.
         """
         left = self._remaining(devices, now)
-        if left is None:
+        if left is None or self._ledger.end_is_unknown:
             return None
         forecast = left.forecast()
         if devices == self._devices:
@@ -196,21 +216,30 @@ class JobModel:
         """
         work = self._ledger.remaining(now)
         here = self._remaining(self._devices, now) if self._devices else None
-        if work is None or here is None or not stages or math.isinf(work.steps):
-            return None if here is None else here.forecast()
-        parts: list[Remaining] = []
-        for devices, steps, move in self._stretches(stages, work.steps):
-            part = self._time_of(work.part(steps), devices, move)
-            if part is None:
-                return None
-            parts.append(part)
-        return joined(parts).forecast("look_ahead")
+        if work is None or here is None or self._ledger.end_is_unknown:
+            return None
+        if not stages or math.isinf(work.steps):
+            return here.forecast()
+        ends = [(weight, self._time_over(stages, work, steps)) for steps, weight in work.stops]
+        whole = mixed(ends) if ends else self._time_over(stages, work, work.steps)
+        return whole.forecast("look_ahead")
+
+    def _time_over(self, stages: Sequence[tuple[int, int]], work: RemainingWork, end: float) -> Remaining:
+        """Time until `end` more steps are made, devices changing along the way."""
+        parts = [
+            self._time_of(work.part(steps), devices, move)
+            for devices, steps, move in self._stretches(stages, end)
+            if steps > 0 or move > 0
+        ]
+        return joined([part for part in parts if part is not None])
 
     def _stretches(self, stages: Sequence[tuple[int, int]], left: float) -> list[tuple[int, float, float]]:
         """(devices, steps on them, cost of moving there) from here to the end."""
         counts = [self._devices, *(devices for devices, _ in stages)]
         at = [0.0, *(min(max(0.0, step - self._ledger.step), left) for _, step in stages), left]
-        moves = [0.0, *(self._move_seconds(one, other) for one, other in pairwise(counts))]
+        moves = [0.0]
+        for (one, other), from_here in zip(pairwise(counts), at[1:], strict=False):
+            moves.append(self._move_seconds(one, other) if from_here < left else 0.0)
         return [
             (devices, max(0.0, end - begin), move)
             for devices, (begin, end), move in zip(counts, pairwise(at), moves, strict=True)
@@ -290,6 +319,7 @@ class JobModel:
         allowed = tuple(n for n in sorted(set(event.allowed_devices)) if low <= n <= high)
         self._dividing = allowed or self._dividing
         self._steps.know_gradient_bytes(event.gradient_bytes)
+        self._validation_batches = max(0, event.validation_batches or 0)
 
     def _progressed(self, event: Progressed) -> None:
         self._ledger.progressed(event)
@@ -318,6 +348,7 @@ class JobModel:
         if self._first_step_at is None:
             cycles = [cycle_seconds(timing) for timing in event.timings[1:]]
             self._first_step(now, sum(cycle for cycle in cycles if cycle is not None))
+        self._take_sizes(event.timings)
         warm_up, steady = self._steps.add(self._devices, event.timings)
         if self._present_steady < VISIT_STEPS:  # later ones (a compilation) are no cost of a restart
             self._warm_up_seconds += warm_up
@@ -326,6 +357,15 @@ class JobModel:
             self._close_warm_up()
         self._ledger.stepped(max(timing.step for timing in event.timings))
         self._last_work_at = now
+
+    def _take_sizes(self, timings: Sequence[StepTiming]) -> None:
+        """Samples and passes of a step now; the ragged batch at an epoch's end stands alone."""
+        self._passes = timings[-1].passes
+        for timing in timings:
+            samples = timing.local_samples * self._devices
+            if samples == self._newest_samples:
+                self._ledger.sized(samples)
+            self._newest_samples = samples
 
     def _first_step(self, now: float, since: float) -> None:
         self._first_step_at = now - since
@@ -369,7 +409,7 @@ class JobModel:
         # No count of steps ends this run: in the time that is left, or stands in for it, other
         # devices would do the same work sooner.
         seconds = UNKNOWN_END_SECONDS if work is None or work.cap_seconds is None else work.cap_seconds
-        steps = seconds / max(step.seconds, 1e-9)
+        steps = seconds / max(self._cost(step, seconds / max(step.seconds, 1e-9)).seconds, 1e-9)
         return self._time_of(RemainingWork(steps=steps), devices, 0.0)
 
     def _time_of(
@@ -378,11 +418,38 @@ class JobModel:
         step = self._steps.step(devices)
         if work is None or step is None:
             return None
-        cost = step_cost(step, self._steps.level(devices), self._steps.watched_seconds)
-        return remaining_time(
-            work, cost, self._ledger.spans, restart_seconds=restart_seconds,
-            restart_sigma_log=RESTART_SIGMA, elapsed_seconds=elapsed_seconds,
+        beside = Beside(
+            spans=self._ledger.spans, expected=self._expected_stretches(step),
+            restart_seconds=restart_seconds, restart_sigma_log=RESTART_SIGMA, elapsed_seconds=elapsed_seconds,
         )  # fmt: skip
+        return remaining_time(work, self._cost(step, work.steps), beside)
+
+    def _expected_stretches(self, step: StepTime) -> dict[str, tuple[float, float]]:
+        """(seconds, sigma) of a validation or checkpoint before the first was measured."""
+        save = self._restart.parts(self._steps.gradient_bytes)["save"]
+        expected = {"checkpoint_save": (save, UNSEEN_SAVE_SIGMA)}
+        if self._validation_batches:
+            share = VALIDATION_PASS_SHARE * step.seconds / max(1, self._passes)
+            expected["validation"] = (self._validation_batches * share, UNSEEN_VALIDATION_SIGMA)
+        return expected
+
+    def _cost(self, step: StepTime, steps: float) -> StepCost:
+        """What the next `steps` steps cost each, wandering included."""
+        own = self._steps.series(step.devices)
+        level = own.level()
+        if level is not None and level.count:
+            factor, wander = own.ahead(steps)
+        else:  # wanders as the job did elsewhere
+            factor, wander = 1.0, self._fullest().ahead(steps)[1]
+        return StepCost(
+            seconds=step.seconds * factor,
+            sigma_log=math.hypot(step.sigma_log, wander),
+            step_sigma=level.step_sigma if level is not None else PRIOR_STEP_SIGMA,
+        )
+
+    def _fullest(self) -> Series:
+        counts = self._steps.counts
+        return max(map(self._steps.series, counts), key=lambda s: s.steady) if counts else Series()
 
     def _whole_time(self, devices: int) -> Remaining | None:
         """What all the fit's steps would have taken on `devices` devices throughout."""

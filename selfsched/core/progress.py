@@ -8,8 +8,13 @@ whole epoch tells. A limit of time caps what remains
 whatever the steps cost. What is not a step is work too: validations and checkpoints still
 to come, and the gap at each epoch's end, with the times they took so far.
 
-Early stopping and targets can end a run before its limit: the limit is still what is
-counted, and `end_is_unknown` says that it is an upper bound.
+Early stopping and targets can end a run before its limit: `stopping` says when, as a
+distribution over the curve so far, and the remaining work carries it (`stops`). While the
+curve says too little, the limit is what is counted, and `end_is_unknown` says that it is an
+upper bound. `min_steps` and `min_epochs` hold a rule, and a limit of time, back.
+
+A batch that changes on the way (an accumulation scheduler) changes how many steps an epoch
+has: what is left of the samples is divided by those of a step now.
 """
 
 from __future__ import annotations
@@ -19,9 +24,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from selfsched.core.events import FitFinished, FitStarted, Progressed, StretchTimed
+from selfsched.core.events import Checked, FitFinished, FitStarted, Progressed, StretchTimed
 from selfsched.core.measurement import Spans
+from selfsched.core.stopping import StoppingWatch
 from selfsched.protocol import MAX_SECONDS
+
+BATCH_CHANGE = 0.05
+"""A batch that changes by less than this part is the same batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +59,13 @@ class RemainingWork:
     epoch_ends: float = 0.0
     cap_seconds: float | None = None
     """Time left of `max_time`."""
+    least_steps: float = 0.0
+    """Neither `max_time` nor a rule ends the fit before so many steps."""
+    stops: tuple[tuple[float, float], ...] = ()
+    """(steps, weight) at which rules may end the fit; empty: at the limit for sure."""
 
     def part(self, steps: float) -> RemainingWork:
-        """So many of these steps, with their share of everything else."""
+        """So many of these steps, with their share of everything else and no other end."""
         share = steps / self.steps if self.steps > 0 else 0.0
         return RemainingWork(
             steps=steps,
@@ -82,9 +95,19 @@ class Ledger:
     """When the running segment's training began; None: no segment runs."""
     validations_stated: int | None = None
     early_stopping: bool = False
+    stopping: StoppingWatch = field(default_factory=StoppingWatch)
+    min_steps: int | None = None
+    min_epochs: int | None = None
+    checkpoints_per_epoch: float | None = None
+    step_samples: float | None = None
+    """Samples of a step over all devices, now ..."""
+    epoch_step_samples: float | None = None
+    """... and in the steps that `steps_per_epoch` counts."""
     validations_seen: int = 0
     checkpoints_seen: int = 0
     epoch_ends_seen: int = 0
+    epochs_watched: int = 0
+    """Epochs whose end was seen."""
     watched_steps: int = 0
     """Steps during which validations and checkpoints were counted."""
     spans: dict[str, Spans] = field(default_factory=dict)
@@ -94,18 +117,23 @@ class Ledger:
     """Whether the present epoch was seen to begin."""
     _epoch_from: tuple[int, int] | None = None
     """(epoch, step) at which the present epoch is known to have begun."""
+    _epoch_from_samples: int = 0
+    """Samples of the fit by then."""
 
     # --- events ----------------------------------------------------------------------
 
     def fit_started(self, event: FitStarted) -> None:
         """A fit begins, or goes on in a new segment."""
+        self.stopping.begin(event.stopping, step=event.step, anew=event.fit != self.fit)
         if event.fit != self.fit:
             self._begin(event.fit, event.step)
         self.finished = False
         self.step = max(event.step, 0)
         self.stated_steps = _positive(event.planned_steps)
         self.max_epochs = _positive(event.max_epochs)
-        self._take_stated_length(_positive(event.steps_per_epoch))
+        self._take_stated_length(_positive(event.steps_per_epoch), event.global_batch)
+        self.min_steps, self.min_epochs = _positive(event.min_steps), _positive(event.min_epochs)
+        self.checkpoints_per_epoch = event.checkpoints_per_epoch
         self.max_seconds = _usable(event.max_seconds)
         self.elapsed_seconds = max(event.elapsed_seconds, self.elapsed_seconds, 0.0)
         self.clock_from = event.at
@@ -121,6 +149,17 @@ class Ledger:
         if step > self.step:
             self.watched_steps += step - self.step
             self.step = step
+
+    def sized(self, samples: int) -> None:
+        """A step takes so many samples over all devices now."""
+        if samples > 0:
+            self.step_samples = float(samples)
+            if self.epoch_step_samples is None:
+                self.epoch_step_samples = float(samples)
+
+    def checked(self, event: Checked) -> None:
+        """A value that a rule of early stopping watches is new."""
+        self.stopping.checked(event.step, event.values)
 
     def progressed(self, event: Progressed) -> None:
         """Take a position over; an epoch's begin teaches the length of an epoch."""
@@ -160,18 +199,22 @@ class Ledger:
     @property
     def planned_steps(self) -> int | None:
         """Steps at which the first limit that counts steps ends the fit; None: unknown."""
-        by_epochs = None
-        if self.max_epochs is not None and self.steps_per_epoch is not None:
-            by_epochs = math.ceil(self.max_epochs * self.steps_per_epoch - 1e-6)
-            if self.epoch_length_learned and self._epoch_from is not None:
-                epoch, step = self._epoch_from
-                by_epochs = math.ceil(step + max(0, self.max_epochs - epoch) * self.steps_per_epoch - 1e-6)
-        limits = [limit for limit in (self.stated_steps, by_epochs) if limit is not None]
+        by_epochs = self._epochs_end()
+        stated = self.stated_steps
+        if stated is not None and by_epochs is not None and self._batch_factor() != 1.0:
+            stated = None if self._stated_is_epochs() else stated
+        limits = [limit for limit in (stated, by_epochs) if limit is not None]
         return min(limits) if limits else None
 
     @property
     def end_is_unknown(self) -> bool:
-        return self.early_stopping or (self.planned_steps is None and self.max_seconds is None)
+        planned = self.planned_steps
+        if planned is None:
+            return self.max_seconds is None
+        if not self.early_stopping:
+            return False
+        outlook = self.stopping.outlook(self._checks_until(planned))
+        return outlook is None or not outlook.is_known
 
     def elapsed(self, now: float) -> float:
         """Training time of this fit, over its segments."""
@@ -211,15 +254,18 @@ class Ledger:
             return RemainingWork(steps=0.0)
         cap = None if self.max_seconds is None else max(0.0, self.max_seconds - self.elapsed(now))
         planned = self.planned_steps
+        least = self._least_steps()
         if planned is None:
-            return None if cap is None else RemainingWork(steps=math.inf, cap_seconds=cap)
+            return None if cap is None else RemainingWork(steps=math.inf, cap_seconds=cap, least_steps=least)
         steps = float(max(0, planned - self.step))
         return RemainingWork(
             steps=steps,
             validations=self._validations_to_come(steps),
-            checkpoints=steps * self._rate(self.checkpoints_seen),
+            checkpoints=self._checkpoints_to_come(steps),
             epoch_ends=self._epoch_ends_to_come(steps),
             cap_seconds=cap,
+            least_steps=min(least, steps),
+            stops=self._stops(planned, steps, min(least, steps)),
         )
 
     # --- inside ----------------------------------------------------------------------
@@ -229,13 +275,66 @@ class Ledger:
         self.steps_per_epoch, self.epoch_length_learned = None, False
         self.elapsed_seconds, self.clock_from, self._epoch_from = 0.0, None, None
         self.epoch_from_is_exact = False
-        self.checkpoints_seen = self.epoch_ends_seen = self.watched_steps = 0
+        self.checkpoints_seen = self.epoch_ends_seen = self.epochs_watched = self.watched_steps = 0
+        self.step_samples = self.epoch_step_samples = None
+        self._epoch_from_samples = 0
 
-    def _take_stated_length(self, steps: int | None) -> None:
+    def _epochs_end(self) -> int | None:
+        """The step at which max_epochs ends the fit."""
+        if self.max_epochs is None or self.steps_per_epoch is None:
+            return None
+        end = self.max_epochs * self.steps_per_epoch
+        if self.epoch_length_learned and self._epoch_from is not None:
+            epoch, step = self._epoch_from
+            end = step + max(0, self.max_epochs - epoch) * self.steps_per_epoch
+        factor = self._batch_factor()
+        if factor != 1.0:
+            end = self.step + max(0.0, end - self.step) / factor
+        return math.ceil(end - 1e-6)
+
+    def _batch_factor(self) -> float:
+        """Samples of a step now over those of the steps by which epochs are counted."""
+        if not self.step_samples or not self.epoch_step_samples:
+            return 1.0
+        factor = self.step_samples / self.epoch_step_samples
+        return factor if abs(factor - 1.0) > BATCH_CHANGE else 1.0
+
+    def _stated_is_epochs(self) -> bool:
+        # Only what both limits say together is told: max_steps, or max_epochs in steps.
+        assert self.max_epochs is not None
+        assert self.steps_per_epoch is not None
+        return self.epoch_length_learned or self.stated_steps == self.max_epochs * self.steps_per_epoch
+
+    def _least_steps(self) -> float:
+        """Steps that are made whatever rules and clocks say."""
+        least = [float(self.min_steps or 0) - self.step]
+        if self.min_epochs and self.steps_per_epoch:
+            least.append(self.min_epochs * self.steps_per_epoch / self._batch_factor() - self.step)
+        return max(0.0, *least)
+
+    def _check_steps(self) -> float | None:
+        """Steps between two checks of a rule."""
+        return self.stopping.interval_steps or self.steps_per_epoch
+
+    def _checks_until(self, planned: int) -> int:
+        every = self._check_steps()
+        return max(1, round((planned - self.stopping.last_step) / every)) if every else 1
+
+    def _stops(self, planned: int, steps: float, least: float) -> tuple[tuple[float, float], ...]:
+        """(steps to come, weight) of the ends by early stopping; the limit is among them."""
+        outlook, every = self.stopping.outlook(self._checks_until(planned)), self._check_steps()
+        if not self.early_stopping or outlook is None or not outlook.is_known or not every:
+            return ()
+        last = self.stopping.last_step - self.step
+        ends = ((last + checks * every, weight) for checks, weight in outlook.points)
+        return tuple((min(steps, max(end, least, 0.0)), weight) for end, weight in ends)
+
+    def _take_stated_length(self, steps: int | None, batch: int | None) -> None:
         if steps is None:
             return
         if self.epoch_length_learned and self.steps_per_epoch is not None and self.steps_per_epoch < steps:
             return  # what was seen is less than what is stated
+        self.epoch_step_samples = float(batch) if batch else None
         self.steps_per_epoch, self.epoch_length_learned = float(steps), False
 
     def _new_epoch(self, event: Progressed) -> None:
@@ -243,12 +342,16 @@ class Ledger:
             epochs, steps = event.epoch - self._epoch_from[0], event.step - self._epoch_from[1]
             if epochs > 0 and steps > 0 and self._teaches(steps / epochs):
                 self.steps_per_epoch, self.epoch_length_learned = steps / epochs, True
+                samples = event.samples - self._epoch_from_samples
+                self.epoch_step_samples = samples / steps if samples > 0 else None
         if event.epoch > self.epoch:
+            self.epochs_watched += event.epoch - self.epoch if self.is_located else 0
             self._epoch_from, self.epoch_from_is_exact = (event.epoch, event.step), self.is_located
+            self._epoch_from_samples = event.samples
 
     def _teaches(self, length: float) -> bool:
         """Whether an epoch of so many steps says more than what is known of epochs."""
-        if self.steps_per_epoch is None or self.epoch_length_learned:
+        if self.steps_per_epoch is None or self.epoch_length_learned or self._batch_factor() != 1.0:
             return True
         return self.epoch_from_is_exact and length < self.steps_per_epoch
 
@@ -259,11 +362,25 @@ class Ledger:
         if self.validations_stated is not None:
             return float(max(0, self.validations_stated - self.validations_seen))
         spans = self.spans.get("validation")
-        return steps * self._rate(spans.count) if spans else 0.0
+        return self._by_epochs(spans.count, steps) if spans else 0.0
+
+    def _checkpoints_to_come(self, steps: float) -> float:
+        if self.checkpoints_seen == 0 and self.epochs_watched <= 1 and self.checkpoints_per_epoch:
+            return self.checkpoints_per_epoch * self._epochs_to_come(steps)
+        return self._by_epochs(self.checkpoints_seen, steps)
+
+    def _epochs_to_come(self, steps: float) -> float:
+        return math.ceil(steps / self.steps_per_epoch - 1e-6) if self.steps_per_epoch else 0.0
+
+    def _by_epochs(self, seen: int, steps: float) -> float:
+        """What comes with epochs comes with those to come: the rate by steps is late by half an epoch."""
+        if self.epochs_watched and self.steps_per_epoch and seen <= 2 * self.epochs_watched:
+            return seen / self.epochs_watched * self._epochs_to_come(steps)
+        return steps * self._rate(seen)
 
     def _epoch_ends_to_come(self, steps: float) -> float:
         if self.steps_per_epoch:
-            return max(0.0, math.ceil(steps / self.steps_per_epoch) - 1.0)
+            return max(0.0, self._epochs_to_come(steps) - 1.0)
         return steps * self._rate(self.epoch_ends_seen)
 
     # --- state -----------------------------------------------------------------------
@@ -274,6 +391,8 @@ class Ledger:
         state.pop("clock_from")
         began = state.pop("_epoch_from")
         state["epoch_from"] = None if began is None else list(began)
+        state["stopping"] = self.stopping.to_state()
+        state["epoch_from_samples"] = state.pop("_epoch_from_samples")
         state["spans"] = {kind: spans.to_state() for kind, spans in self.spans.items()}
         return state
 
@@ -282,7 +401,10 @@ class Ledger:
         values = dict(state)
         began = values.pop("epoch_from")
         values["spans"] = {kind: Spans.from_state(spans) for kind, spans in values["spans"].items()}
-        return cls(**values, _epoch_from=None if began is None else (began[0], began[1]))
+        values["stopping"] = StoppingWatch.from_state(values["stopping"])
+        samples = values.pop("epoch_from_samples")
+        epoch_from = None if began is None else (began[0], began[1])
+        return cls(**values, _epoch_from_samples=samples, _epoch_from=epoch_from)
 
 
 def _positive(count: int | None) -> int | None:

@@ -13,8 +13,8 @@ Three things would spoil a mean, and each is met by its own rule:
 - *Interruptions*: a process that was stopped for a minute shows one enormous cycle. A cycle
   far beyond everything seen is put aside. One is an accident; from the third on they are a
   habit of the job and their time per step belongs to the mean.
-- *Drift*: cycles are summed in blocks of consecutive steps. When the newest blocks differ
-  from the older ones by more than both scatter, the older ones fade (`Series.level`). The
+- *Drift*: cycles are summed in blocks of consecutive steps. What the blocks say of the steps
+  to come, when the level wandered, sloped or changed, is the business of `wander`. The
   scatter between blocks, not between single steps, says how well the mean is known: noise
   of neighbours is correlated (the method of batch means, e.g. Law, "Simulation Modeling and
   Analysis", 9.5.3).
@@ -32,6 +32,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from selfsched.core.measurement import LONGEST_SECONDS, SHORTEST_SECONDS, Running, Sketch, running_of
+from selfsched.core.wander import Wander
 
 MAX_BLOCKS = 64
 FIRST_BLOCK_STEPS = 4
@@ -43,7 +44,15 @@ INTERRUPTION_SECONDS = 5.0
 HABIT = 3
 NEW_REGIME = 5
 """So many interruptions in a row are no interruptions: the job has become that slow."""
-EARLY_SCATTER = 0.05
+EARLY_WANDER = 0.15
+"""Wandering (log) of the mean before there are blocks."""
+NOW_SHARE = 0.1
+"""The present level is that of so much more as was watched."""
+REFIT_SHARE = 40
+"""What the blocks say is asked anew when there is so much more of it."""
+PRIOR_CHANGE_SIGMA = 0.1
+PRIOR_CHANGES = 4
+"""Noise of a step before steps have shown it, with the weight of so many."""
 PRIOR_STEP_SIGMA = 0.3
 """Scatter (log) of single cycles before there are blocks to measure it."""
 
@@ -59,12 +68,10 @@ class Level:
     """Mean cycle, tail and habitual interruptions included."""
     sigma_log: float
     """Standard deviation of the logarithm of that mean: how well it is known."""
-    scatter_log: float
-    """Scatter between blocks beyond what independent steps explain: neighbours and drift."""
     step_sigma: float
     """Standard deviation of one cycle around the mean, relative to the mean."""
     drifted: bool
-    """The newest blocks differ from the older ones, which therefore count little."""
+    """The level changed on the way; steps before that say little."""
 
 
 @dataclass
@@ -89,8 +96,13 @@ class Series:
     _warm_cycles: list[float] = field(default_factory=list)
     _open: tuple[int, float] = (0, 0.0)
     _in_a_row: list[float] = field(default_factory=list)
+    _last_cycle: float | None = None
+    changes: Running = field(default_factory=Running)
+    """Squared differences of consecutive cycles: noise of single steps, whatever the level does."""
     _level: Level | None = field(default=None, compare=False)
     """Cached until the next step."""
+    _wander: tuple[int, Wander] | None = field(default=None, compare=False)
+    """Cached until there are more blocks: (steps counted, what they say)."""
 
     def warmed_up(self, cycle_seconds: float) -> None:
         """Count a step of the warm-up."""
@@ -133,6 +145,29 @@ class Series:
             self._level = self._early_level() if self.sketch.count < RAW_STEPS else self._steady_level()
         return self._level
 
+    def ahead(self, steps: float) -> tuple[float, float]:
+        """The mean cycle of the next `steps` steps against that of now.
+
+        Returns:
+            (factor, what it may be off by as a standard deviation of the logarithm).
+        """
+        wander = self.wander()
+        if wander is None:
+            return 1.0, EARLY_WANDER
+        now, then = wander.ahead(NOW_SHARE * wander.steps), wander.ahead(steps)
+        beyond = math.sqrt(max(0.0, then.sigma_log**2 - now.sigma_log**2))
+        return then.seconds / now.seconds, beyond
+
+    def wander(self) -> Wander | None:
+        """What the blocks say of the steps to come; None before there are any."""
+        if self.sketch.count < RAW_STEPS:
+            return None
+        count = self.sketch.count
+        fresh = self._wander is not None and count < self._wander[0] + max(1, count // REFIT_SHARE)
+        if self._wander is None or not fresh:
+            self._wander = count, Wander(self._whole_blocks(), self._step_sigma())
+        return self._wander[1]
+
     def quantile(self, fraction: float) -> float | None:
         """Quantile of the cycles; None before the first step."""
         if self.sketch.count:
@@ -147,33 +182,17 @@ class Series:
     # --- inside ----------------------------------------------------------------------
 
     def _steady_level(self) -> Level:
-        # Plain Python: for some sixty blocks it is several times faster than numpy's calls.
-        blocks = self._whole_blocks()
-        means = [mean for _, mean in blocks]
-        total = sum(steps for steps, _ in blocks)
-        drifted = _has_drifted(means)
-        half_life = (0.1 if drifted else 0.5) * total
-        weights, age = [], 0
-        for steps, _ in reversed(blocks):
-            weights.append(steps * 2.0 ** (-age / half_life))
-            age += steps
-        weights.reverse()
-        weight = math.fsum(weights)
-        mean = math.fsum(w * x for w, x in zip(weights, means, strict=True)) / weight
-        effective = weight**2 / math.fsum(w * w for w in weights)
-        relative = math.fsum(w * (x / mean - 1.0) ** 2 for w, x in zip(weights, means, strict=True))
-        scatter = math.sqrt(relative / weight)
-        deviation = math.sqrt(self.cycles.variance or 0.0) / max(self.cycles.mean, SHORTEST_SECONDS)
-        beyond = math.sqrt(max(0.0, scatter**2 - deviation**2 * len(blocks) / total))
+        wander = self.wander()
+        assert wander is not None
+        now = wander.ahead(NOW_SHARE * wander.steps)
+        habit = self._habit_seconds()
         few = (0.5 * PRIOR_STEP_SIGMA) ** 2 / self.steady  # what few blocks may not have shown
-        sigma = math.sqrt(scatter**2 / max(1.0, effective - 1.0) + few)
         return Level(
             count=self.steady,
-            seconds=mean + self._habit_seconds(),
-            sigma_log=min(sigma, 3.0),
-            scatter_log=min(beyond, 3.0),
-            step_sigma=min(deviation, 30.0),
-            drifted=drifted,
+            seconds=now.seconds + habit,
+            sigma_log=min(math.sqrt(now.sigma_log**2 + few), 3.0),
+            step_sigma=min(self._step_sigma(), 30.0),
+            drifted=bool(wander.shifts),
         )
 
     def _early_level(self) -> Level | None:
@@ -186,9 +205,15 @@ class Series:
         else:
             return None
         return Level(
-            count=len(self._raw), seconds=seconds, sigma_log=sigma, scatter_log=EARLY_SCATTER,
-            step_sigma=PRIOR_STEP_SIGMA, drifted=False,
+            count=len(self._raw), seconds=seconds, sigma_log=sigma, step_sigma=PRIOR_STEP_SIGMA,
+            drifted=False,
         )  # fmt: skip
+
+    def _step_sigma(self) -> float:
+        mean = max(self.cycles.mean, SHORTEST_SECONDS)
+        seen, expected = self.changes.mean / (2.0 * mean**2), PRIOR_CHANGE_SIGMA**2
+        count = self.changes.count
+        return math.sqrt((seen * count + expected * PRIOR_CHANGES) / (count + PRIOR_CHANGES))
 
     def _is_interruption(self, cycle_seconds: float) -> bool:
         if cycle_seconds < INTERRUPTION_SECONDS:
@@ -207,6 +232,7 @@ class Series:
         self.interrupted_seconds -= sum(slow)
         self.blocks.clear()
         self.cycles, self.sketch, self._open = Running(), Sketch(), (0, 0.0)
+        self.changes, self._last_cycle, self._wander = Running(), None, None
         self.block_steps = FIRST_BLOCK_STEPS
         self._in_a_row.clear()
         self.steady += len(slow)
@@ -228,6 +254,9 @@ class Series:
         self.steady_seconds += seconds
         self.cycles.update(seconds)
         self.sketch.update(seconds)
+        if self._last_cycle is not None:
+            self.changes.update((seconds - self._last_cycle) ** 2)
+        self._last_cycle = seconds
         steps, total = self._open
         steps, total = steps + 1, total + seconds
         if steps >= self.block_steps:
@@ -270,6 +299,8 @@ class Series:
             "open": list(self._open),
             "raw": list(self._raw),
             "warm_cycles": list(self._warm_cycles),
+            "changes": asdict(self.changes),
+            "last_cycle": self._last_cycle,
             "in_a_row": list(self._in_a_row),
             "parts": {name: asdict(part) for name, part in self.parts.items()},
             "logs": [asdict(x) for x in (self.log_step, self.log_compute, self.log_communication)],
@@ -295,23 +326,8 @@ class Series:
             _raw=list(state["raw"]),
             _warm_cycles=list(state["warm_cycles"]),
             _open=(state["open"][0], state["open"][1]),
+            changes=Running(**state["changes"]),
+            _last_cycle=state["last_cycle"],
             _in_a_row=list(state["in_a_row"]),
         )
 
-
-def _has_drifted(means: Sequence[float]) -> bool:
-    """Whether the newest blocks lie off the older ones by more than chance and 5 %."""
-    recent = max(3, len(means) // 6)
-    if len(means) < 3 * recent:
-        return False
-    logs = [math.log(mean) for mean in means]
-    old, new = logs[:-recent], logs[-recent:]
-    middle_old, middle_new = statistics.median(old), statistics.median(new)
-    difference = abs(middle_new - middle_old)
-    spread = max(_spread(old, middle_old), _spread(new, middle_new))
-    return difference > 0.05 and difference > 4.0 * spread / math.sqrt(recent)
-
-
-def _spread(values: Sequence[float], middle: float) -> float:
-    """Robust standard deviation: 1.4826 times the median absolute deviation."""
-    return 1.4826 * statistics.median(abs(value - middle) for value in values)
