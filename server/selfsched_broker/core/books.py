@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from selfsched_broker.core.overlay import Overlay
+from selfsched_broker.core.past_records import JobEvidence, LearnedPrior, PastForecast
 from selfsched_broker.core.records import (
     Account,
     Agenda,
@@ -31,6 +32,7 @@ from selfsched_broker.core.records import (
     Claim,
     Device,
     DevicePulse,
+    Erase,
     Forget,
     Holding,
     Job,
@@ -44,8 +46,8 @@ from selfsched_broker.core.records import (
 
 __all__ = [
     "TABLES", "Account", "Agenda", "Answer", "Auction", "Audit", "Books", "BooksBroken", "Broker",
-    "Change", "Claim", "Device", "DevicePulse", "Forget", "Holding", "Job", "JobPulse", "Lease",
-    "LeasePulse", "Node", "Record", "Token",
+    "Change", "Claim", "Device", "DevicePulse", "Erase", "Forget", "Holding", "Job", "JobEvidence",
+    "JobPulse", "LearnedPrior", "Lease", "LeasePulse", "Node", "PastForecast", "Record", "Token",
 ]
 
 
@@ -77,6 +79,9 @@ class Books:
     auctions: MutableMapping[str, Auction] = field(default_factory=dict)
     answers: MutableMapping[str, Answer] = field(default_factory=dict)
     audits: MutableMapping[str, Audit] = field(default_factory=dict)
+    forecasts: MutableMapping[str, PastForecast] = field(default_factory=dict)
+    evidence: MutableMapping[str, JobEvidence] = field(default_factory=dict)
+    priors: MutableMapping[str, LearnedPrior] = field(default_factory=dict)
     healthy_devices: int = 0
     """Devices that can be awarded now or later: reported, neither sick nor unknown nor drained."""
     _healthy: MutableMapping[str, bool] = field(default_factory=dict, repr=False)
@@ -291,6 +296,9 @@ TABLES: dict[type[Record], str] = {
     Auction: "auctions",
     Answer: "answers",
     Audit: "audits",
+    PastForecast: "forecasts",
+    JobEvidence: "evidence",
+    LearnedPrior: "priors",
 }
 """Attribute of `Books` for each kind kept in a table."""
 

@@ -374,8 +374,6 @@ class Audit(Record):
         return str(self.number)
 
 
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Agenda(Record):
     """When the arbiter decides next; one row, made anew at a restart."""
@@ -415,6 +413,13 @@ class Forget(Record):
     @property
     def key(self) -> str:
         return f"{self.kind.__name__}/{self.forgotten}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Erase(Forget):
+    """Drop a record from memory and from the store: of what is kept only within bounds."""
+
+    durable: ClassVar[bool] = True
 
 
 Change = Record

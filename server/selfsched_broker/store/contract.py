@@ -36,7 +36,7 @@ class Store(Protocol):
     kill -9. Within the same transaction it checks that the broker's incarnation is still the
     one that opened the store (else StoreFenced), that a lease's fence never changes, and by
     constraints that no device has two live holdings or two open claims (else StoreConflict).
-    Records whose kind is not durable are ignored.
+    Records whose kind is not durable are ignored; an `Erase` removes a row, after all that is written.
     Copies: records are frozen, so nothing is copied.
     """
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from selfsched_broker.core.books import TABLES, Books, Broker, Change, Claim, Holding, Lease, Record
+from selfsched_broker.core.books import TABLES, Books, Broker, Change, Claim, Erase, Holding, Lease, Record
 from selfsched_broker.core.leases import LeaseOptions
 from selfsched_broker.store.contract import StoreConflict, StoreFenced
 from selfsched_broker.store.retention import within_bounds
@@ -78,6 +78,9 @@ class MemoryStore:
         disk = self._disk
         if isinstance(change, Broker):
             disk.broker = change
+            return
+        if isinstance(change, Erase):
+            disk.rows.get(change.kind, {}).pop(change.forgotten, None)
             return
         disk.rows.setdefault(type(change), {})[change.key] = change
         if isinstance(change, Lease):

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Literal
 
-from sqlalchemy import Connection, Engine, Table, func, select
+from sqlalchemy import Connection, Engine, Table, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from selfsched_broker.core.books import Books, Broker, Change, Claim, Holding, Lease, Record
+from selfsched_broker.core.books import Books, Broker, Change, Claim, Erase, Holding, Lease, Record
 from selfsched_broker.core.leases import LeaseOptions
 from selfsched_broker.store import schema, tables
 from selfsched_broker.store.contract import (
@@ -32,6 +32,8 @@ from selfsched_broker.store.retention import within_bounds
 
 Moment = Literal["before_commit", "after_commit"]
 _CORRUPT = ("malformed", "not a database", "file is encrypted")
+_KEYS_AT_ONCE = 500
+"""In one statement: databases bound the number of its parameters."""
 _RESTORE = "nothing was changed; restore the newest backup over it"
 
 
@@ -120,6 +122,7 @@ class SqlStore:
                     _upsert(connection, tables.broker, [tables.to_row(change)])
             for kind, table in tables.TABLE_OF.items():
                 _write(connection, table, [change for change in durable if type(change) is kind])
+            _erase(connection, [change for change in durable if isinstance(change, Erase)])
             self._on_moment("before_commit")
         self._on_moment("after_commit")
 
@@ -190,6 +193,14 @@ def _write(connection: Connection, table: Table, records: Sequence[Record]) -> N
     for group in (ending, taking):
         if group:
             _upsert(connection, table, [tables.to_row(record) for record in group])
+
+
+def _erase(connection: Connection, erased: Sequence[Erase]) -> None:
+    for kind in {erase.kind for erase in erased}:
+        table = tables.TABLE_OF[kind]
+        keys = [erase.forgotten for erase in erased if erase.kind is kind]
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            connection.execute(delete(table).where(table.c.key.in_(keys[start : start + _KEYS_AT_ONCE])))
 
 
 def _is_taking(record: Record) -> bool:

@@ -35,7 +35,10 @@ from selfsched_broker.core.books import (
     Device,
     Holding,
     Job,
+    JobEvidence,
+    LearnedPrior,
     Lease,
+    PastForecast,
     Record,
     Token,
 )
@@ -155,6 +158,33 @@ audits = Table(
     _body(),
 )
 
+forecasts = Table(
+    "forecasts",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("job", Text, ForeignKey("jobs.key"), nullable=False),
+    Column("account", Text, ForeignKey("accounts.key"), nullable=False),
+    Column("made_at", Float, nullable=False),
+    Column("actual_seconds", Float),
+    _body(),
+)
+evidence = Table(
+    "evidence",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("account", Text, ForeignKey("accounts.key"), nullable=False),
+    Column("at", Float, nullable=False),
+    _body(),
+)
+priors = Table(
+    "priors",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("hardware", Text, nullable=False),
+    Column("at", Float, nullable=False),
+    _body(),
+)
+
 TABLE_OF: dict[type[Record], Table] = {
     Account: accounts,
     Token: tokens,
@@ -166,6 +196,9 @@ TABLE_OF: dict[type[Record], Table] = {
     Auction: auctions,
     Answer: answers,
     Audit: audits,
+    PastForecast: forecasts,
+    JobEvidence: evidence,
+    LearnedPrior: priors,
 }
 """In the order in which rows must be written so that their references stand."""
 

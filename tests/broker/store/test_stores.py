@@ -12,16 +12,18 @@ from typing import Any
 import pytest
 from broker.driver import Driver, bid
 
-from selfsched.protocol import JobState, Outcome
+from selfsched.protocol import Forecast, JobState, Outcome
 from selfsched_broker.core.books import (
     Account,
     Books,
     Claim,
     Device,
+    Erase,
     Holding,
     Job,
     Lease,
     LeasePulse,
+    PastForecast,
 )
 from selfsched_broker.core.leases import LeaseOptions
 from selfsched_broker.store.contract import Store, StoreConflict, StoreFenced
@@ -210,3 +212,23 @@ def test_the_index_alone_forbids_a_second_live_holding(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection, pytest.raises(sqlite3.IntegrityError, match=r"\.device"):
         connection.execute(second)
     connection.close()
+
+
+def test_what_is_kept_within_bounds_is_erased_for_good(opener: Opener) -> None:
+    soon = Forecast(p10_seconds=1.0, p50_seconds=2.0, p90_seconds=3.0, assumption="as_now")
+    first, second = (
+        PastForecast(
+            job="job-1", number=number, name="x", account="ann", made_at=1.0, boot="b", boot_at=5.0,
+            devices=("n/cpu0",), fraction_done=0.1, forecast=soon,
+        )
+        for number in (1, 2)
+    )  # fmt: skip
+    store = opener()
+    books = store.open()
+    store.commit([ACCOUNT, _job(1), first, second])
+    scored = replace(second, actual_seconds=2.5, kept_devices=True)
+    erased = Erase(kind=PastForecast, forgotten=first.key)
+    store.commit([scored, erased])
+    books.apply([first, scored, erased])
+    assert books.forecasts == {second.key: scored}
+    assert opener().open().forecasts == {second.key: scored}
