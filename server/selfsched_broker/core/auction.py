@@ -22,13 +22,14 @@ allocation mechanism, weights b_i as exponents).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from selfsched_broker.core.allocation import Division, Question, divide
 from selfsched_broker.core.choices import (
     Ground,
     Standing,
+    Worth,
     rank_ties,
     row_for,
     survey,
@@ -52,6 +53,20 @@ FEWEST_CONSIDERED = 10
 _LEAST_PAYMENT = 1e-300
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """What a policy does otherwise than Themis, in the same auction."""
+
+    worths: Callable[[Mapping[str, Standing], Market], Mapping[str, Worth]] | None = None
+    """What placements are worth to each job; None: the logarithm of 1 / rho."""
+    considers_all: bool = False
+    entitles: bool = True
+    pays: bool = True
+
+
+THEMIS = Rule()
+
+
 @dataclass(slots=True)
 class _Sitting:
     """One auction while it is held: what is known, and what has been decided so far."""
@@ -63,6 +78,7 @@ class _Sitting:
     reservation: Reservation
     visits: Mapping[str, Visit]
     standings: Mapping[str, Standing]
+    rule: Rule = THEMIS
     devices: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Seats and kept devices of everybody who is settled."""
     considered: set[str] = field(default_factory=set)
@@ -70,8 +86,8 @@ class _Sitting:
     gap: float = 0.0
 
 
-def hold_auction(market: Market) -> Ruling:
-    """Divide the seats of a market among its contenders.
+def hold_auction(market: Market, rule: Rule = THEMIS) -> Ruling:
+    """Divide the seats of a market among its contenders, by Themis's rule or another's.
 
     Returns:
         An award with its reason for every contender; `gap` is the proved distance from the
@@ -80,14 +96,16 @@ def hold_auction(market: Market) -> Ruling:
     owed = {job: part * market.total_devices for job, part in weight_parts(market.contenders).items()}
     reservation = reserve_seats(market)
     visits, lost = serve_visits(market, owed, reservation)
-    sitting = _Sitting(
-        market, owed, survey(market.seats, market), reservation, visits, standings_of(market, owed, lost)
-    )
+    standings = standings_of(market, owed, lost)
+    if rule.worths is not None:
+        worths = rule.worths(standings, market)
+        standings = {job: replace(standing, worth=worths[job]) for job, standing in standings.items()}
+    sitting = _Sitting(market, owed, survey(market.seats, market), reservation, visits, standings, rule)
     sitting.devices = {visit.job: visit.devices for visit in visits.values()}
     _settle_the_bound(sitting)
     first, rest = _consider(sitting)
     sitting.considered = {s.job for s in first} | sitting.devices.keys()
-    _divide_among(first, sitting, pays=True)
+    _divide_among(first, sitting, pays=rule.pays)
     _divide_among(rest, sitting, pays=False)
     return _conclude(sitting)
 
@@ -157,6 +175,8 @@ def _consider(sitting: _Sitting) -> tuple[list[Standing], list[Standing]]:
     market = sitting.market
     movable = [s for job, s in sitting.standings.items() if job not in sitting.devices]
     ranked = sorted(movable, key=lambda s: (-_rho_now(s, sitting), s.contender.number))
+    if sitting.rule.considers_all:
+        return ranked, []
     count = max(FEWEST_CONSIDERED, math.ceil((1 - market.options.fairness_knob) * len(market.contenders)))
     # A wide job whose turn has come is not kept out by those that wait behind it.
     always = {s.job for s in ranked if market.trigger != "tick" and s.at_stake}
@@ -188,7 +208,7 @@ def _divide_among(standings: Sequence[Standing], sitting: _Sitting, *, pays: boo
     gone |= sitting.reservation.withheld
     seats = [seat for seat in sitting.market.seats if seat.device not in gone]
     ground = survey(seats, sitting.market)
-    choices = write_choices(standings, ground, sitting.market)
+    choices = write_choices(standings, ground, sitting.market, entitles=sitting.rule.entitles)
     division = divide(Question(ground.seats, choices, _limits(standings, sitting)))
     chosen = [division.chosen[s.job] for s in sorted(standings, key=lambda s: s.contender.number)]
     given = assign_devices(chosen, seats, {s.job: s.contender for s in standings})

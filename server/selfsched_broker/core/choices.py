@@ -24,7 +24,7 @@ import hashlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from selfsched.protocol import Resume
@@ -37,6 +37,10 @@ MOST_SPLITS = 256
 # Weight of a tie-breaker in log value: far below what any measurement can tell.
 _TIE = 1e-8
 _WHOLE = 1e-9
+
+
+Worth = Callable[[Row | None, bool], float]
+"""What a placement is worth to a job, given whether it has to move there; None: nothing for a term."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,8 @@ class Standing:
     """Devices it cannot be brought below in this auction."""
     tie: float = 0.0
     """Rank by waiting and hash, in (0, 1]; the larger comes first."""
+    worth: Worth | None = None
+    """What is summed for this job; None: the logarithm of its value, as in Themis."""
 
     @property
     def job(self) -> str:
@@ -134,12 +140,14 @@ def entitled_choice(standing: Standing, drafts: Sequence[Choice]) -> Choice | No
     return max(within, key=lambda choice: (choice.welfare, -choice.devices), default=None)
 
 
-def write_choices(standings: Sequence[Standing], ground: Ground, market: Market) -> dict[str, list[Choice]]:
-    """All choices of all contenders, their gains complete."""
+def write_choices(
+    standings: Sequence[Standing], ground: Ground, market: Market, *, entitles: bool = True
+) -> dict[str, list[Choice]]:
+    """All choices of all contenders, their gains complete; `entitles`: entitlements come first."""
     drafts = {s.job: _drafts(s, ground, market) for s in standings}
     spans = (max(c.welfare for c in choices) - min(c.welfare for c in choices) for choices in drafts.values())
     above_all = 1.0 + sum(spans)
-    return {s.job: _complete(s, drafts[s.job], ground, above_all) for s in standings}
+    return {s.job: _complete(s, drafts[s.job], ground, above_all if entitles else 0.0) for s in standings}
 
 
 def _complete(standing: Standing, drafts: Sequence[Choice], ground: Ground, above_all: float) -> list[Choice]:
@@ -175,7 +183,9 @@ def _drafts(standing: Standing, ground: Ground, market: Market) -> list[Choice]:
 
 
 def welfare(standing: Standing, placement: Row | None, moves: bool, market: Market) -> float:
-    """-weight x log T_shared, a move counted `move_gain` times."""
+    """-weight x log T_shared, a move counted `move_gain` times; or what the policy says it is worth."""
+    if standing.worth is not None:
+        return standing.worth(placement, moves)
     contender, options = standing.contender, market.options
     if placement is not None:
         cost = options.move_gain * restart_cost(standing.rows, placement)

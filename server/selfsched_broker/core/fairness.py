@@ -86,6 +86,8 @@ class Row:
     model: str | None
     remaining_seconds: float
     restart_seconds: float
+    sigma_log: float = 0.0
+    """Of the logarithm of `remaining_seconds`."""
 
 
 def is_measured(bid: StandingBid | None) -> bool:
@@ -102,6 +104,7 @@ def measured_rows(contender: Contender) -> tuple[Row, ...]:
     """
     if contender.bid is None:
         return ()
+    sure = contender.claim_sigma_log
     rows = [
         Row(
             row.placement.devices,
@@ -109,6 +112,7 @@ def measured_rows(contender: Contender) -> tuple[Row, ...]:
             row.placement.model,
             row.remaining_seconds * contender.claim_factor,
             row.restart_seconds,
+            row.sigma_log if sure is None else sure,
         )
         for row in contender.bid.rows
         if row.remaining_seconds is not None

@@ -86,6 +86,8 @@ class Contender:
     """Exactly these or nothing."""
     claim_factor: float = 1.0
     """What the times it bids are to be multiplied with, by the progress seen (`metering`)."""
+    claim_sigma_log: float | None = None
+    """How sure they are then (log); None: as sure as the bid says."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

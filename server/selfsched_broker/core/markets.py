@@ -23,6 +23,7 @@ from selfsched_broker.core.draft import Draft
 from selfsched_broker.core.fairness import current_shares, is_measured
 from selfsched_broker.core.grants import is_free, is_repaid
 from selfsched_broker.core.market import Contender, Market, Seat, Trigger
+from selfsched_broker.core.metering import Meter
 from selfsched_broker.core.shares import age_seconds, share_over_life
 
 _SHARE_SLACK = 1e-9
@@ -170,6 +171,8 @@ def _contender(draft: Draft, job: Job, stakes: Stakes) -> Contender:
     books, now = draft.books, draft.now
     at_stake = stakes.at_stake.get(job.id, ())
     account, pulse = books.accounts[job.account], books.job_pulses.get(job.id)
+    is_metered = pulse is not None and job.bid is not None and not job.bid.end_is_unknown
+    meter = pulse.meter if pulse is not None and is_metered else Meter()
     return Contender(
         job=job.id,
         number=job.number,
@@ -192,7 +195,8 @@ def _contender(draft: Draft, job: Job, stakes: Stakes) -> Contender:
         passed_over=job.passed_over,
         quota_left=quota_left(books, job.account),
         wanted_devices=job.wanted_devices,
-        claim_factor=pulse.meter.factor if pulse and job.bid and not job.bid.end_is_unknown else 1.0,
+        claim_factor=meter.factor,
+        claim_sigma_log=meter.sigma_log,
     )
 
 

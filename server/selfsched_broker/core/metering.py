@@ -17,7 +17,7 @@ A job whose end is unknown claims no time, and is not corrected.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 SEEN_SECONDS = 10.0
 """Seen for s seconds, a pace is known to SEEN_SECONDS / s (log), as long as that is small."""
@@ -44,8 +44,11 @@ class Meter:
     step: int = 0
     factor: float = 1.0
     """What its claimed times are to be multiplied with."""
+    sigma_log: float | None = None
+    """How sure the corrected times are (standard deviation of the logarithm); None: nothing was seen."""
     base: float = 1.0
     """The factor before this run on these devices: where it starts from."""
+    base_sigma_log: float | None = None
 
     def moved_on(
         self, devices: tuple[str, ...], *, running: bool, now: float, fraction: float, step: int
@@ -56,8 +59,9 @@ class Meter:
             return self
         since = now if running and devices else None
         return Meter(
-            devices=devices, since=since, fraction=fraction, step=step, factor=self.factor, base=self.factor
-        )
+            devices=devices, since=since, fraction=fraction, step=step,
+            factor=self.factor, sigma_log=self.sigma_log, base=self.factor, base_sigma_log=self.sigma_log,
+        )  # fmt: skip
 
     def compared(
         self, claimed_seconds: float, sigma_log: float, *, now: float, fraction: float, step: int
@@ -78,7 +82,7 @@ class Meter:
             return self
         seen = math.log((1 - fraction) * seconds / gained / claimed_seconds)
         doubt = math.hypot(SEEN_SECONDS / seconds, SEEN_STEPS / steps, SEEN_SIGMA)
-        claim = max(sigma_log, LEAST_CLAIM_SIGMA)
+        claim = max(sigma_log, LEAST_CLAIM_SIGMA) if self.base_sigma_log is None else self.base_sigma_log
         base = math.log(self.base)
         if abs(seen - base) > CONTRADICTED * math.hypot(claim, doubt):
             trust = 1.0
@@ -86,7 +90,5 @@ class Meter:
             trust = claim**2 / (claim**2 + doubt**2)
         factor = math.exp(base + trust * (seen - base))
         factor = min(max(factor, 1 / LARGEST_FACTOR), LARGEST_FACTOR)
-        return Meter(
-            devices=self.devices, since=self.since, fraction=self.fraction, step=self.step,
-            factor=factor, base=self.base,
-        )  # fmt: skip
+        sure = doubt if trust == 1.0 else claim * doubt / math.hypot(claim, doubt)
+        return replace(self, factor=factor, sigma_log=max(sure, SEEN_SIGMA))

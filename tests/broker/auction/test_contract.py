@@ -10,7 +10,7 @@ from broker.auction.markets import bid, check_contract, job, market, rule
 
 from selfsched.protocol import Resume, StandingBid
 from selfsched_broker.core.market import Contender, Market, Policy
-from selfsched_broker.core.policies import policy_named
+from selfsched_broker.core.policies import POLICIES, policy_named
 from selfsched_broker.core.rulings import find_faults
 
 TRIGGERS = ("tick", "device_free", "arrival", "visit")
@@ -84,7 +84,7 @@ def random_job(
     )
 
 
-@pytest.mark.parametrize("policy", [policy_named("themis"), policy_named("fifo")], ids=lambda p: p.name)
+@pytest.mark.parametrize("policy", [policy_named(name) for name in POLICIES], ids=lambda p: p.name)
 @pytest.mark.parametrize("block", range(8))
 def test_rulings_on_any_market_keep_the_contract(policy: Policy, block: int) -> None:
     for seed in range(block * 40, block * 40 + 40):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from selfsched.errors import Refused
 from selfsched_broker.core.market import Policy
 from selfsched_broker.core.policies.fifo import Fifo
+from selfsched_broker.core.policies.queues import Las, Srtf
+from selfsched_broker.core.policies.selfsched import Selfsched
 from selfsched_broker.core.policies.themis import Themis
 
-POLICIES: dict[str, type[Policy]] = {"themis": Themis, "fifo": Fifo}
+POLICIES: dict[str, type[Policy]] = {kind.name: kind for kind in (Selfsched, Themis, Fifo, Srtf, Las)}
 DEFAULT_POLICY = "themis"
 
 

@@ -1,0 +1,155 @@
+"""`selfsched`: short jobs first, nobody beyond its fair time, nothing on the critical path late.
+
+All seats are divided so that the sum of what they are worth is largest. To a job that runs on n
+devices and needs at least m, they are worth
+
+    weight  m  [ (short + late) U(x) + critical min(x, 1) ],    x = rate(n) / rate(m),
+    U(x) = x below 1, 1 + ln x above
+
+    short     median remaining time of all / its remaining time, over the root of m
+    late      (rho / 1.2)^4
+    critical  300, if its remaining time comes within a term of the least time in which all work
+              could be done; else 0
+
+so that, counted by the device,
+
+* shortest remaining time first is what happens while nothing else is pressing: it has the least
+  mean completion (Smith 1956: by weight over time; the root of m lets a gang wait a little
+  longer for its many devices, short of the full m of weighted work, by which gangs starve);
+* a job that waits longer than its fair time gains on all others without limit, so none starves;
+* the jobs that will decide when all is done are never made to wait: the least time is
+  max(sum of work / devices, longest remaining time), Graham's bound (1969); it is for running at
+  all: how many devices they get is not decided by it;
+* further devices bring a job the logarithm of its speed-up, as in proportional fairness, so
+  that what scales badly leaves them to others.
+
+rho here is T_shared / T_fair, T_fair = the whole run on the larger of its share and m, times jobs
+per device (1 / share, at least 1) over its life as it was and, until its end, as it is: finish-time
+fairness with the crowd of today going on. Remaining times are what the job bids, corrected by the
+progress seen (`metering`). A move is worth its part of a term, term / (term + 1.2 restart).
+
+Everybody is considered and nobody pays: it is no auction, and a job that claims less than it
+needs runs earlier until the broker has seen its pace.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from selfsched_broker.core.auction import Rule, hold_auction
+from selfsched_broker.core.choices import Standing, Worth
+from selfsched_broker.core.fairness import Row, rate, restart_cost
+from selfsched_broker.core.market import Market, Ruling
+
+LATE_FROM = 1.2
+"""A rho at which lateness weighs as much as an average job's shortness."""
+LATE_POWER = 4
+LATEST = 1e3
+CRITICAL = 300.0
+DOUBT = 1.28
+"""Standard deviations by which a remaining time may well be longer (90 %)."""
+SHORTEST = 1e3
+"""At most so many times the median job's urgency has a short one."""
+_LEAST_SECONDS = 1e-3
+_LEAST_SHARE = 1e-9
+
+
+class Selfsched:
+    """Least mean completion within fairness and the critical path; the default."""
+
+    name = "selfsched"
+
+    def rule(self, market: Market, rng: np.random.Generator) -> Ruling:
+        """Divide the seats. The generator is not drawn from."""
+        return hold_auction(market, RULE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outlook:
+    """One job as the policy sees it; times in seconds."""
+
+    remaining: float
+    """On its share of devices, or its smallest count where that is more."""
+    least_remaining: float
+    """On the best placement it bids for."""
+    late_remaining: float
+    """There, if it is as late as it may well be."""
+    work: float
+    """Device-seconds that it needs at least."""
+    rho: float
+
+
+def worths(standings: Mapping[str, Standing], market: Market) -> dict[str, Worth]:
+    """What placements are worth to each job of a market."""
+    outlooks = {job: _outlook(standing) for job, standing in standings.items()}
+    if not outlooks:
+        return {}
+    every = outlooks.values()
+    usual = median(outlook.remaining for outlook in every)
+    soonest = max(
+        sum(outlook.work for outlook in every) / max(market.total_devices, 1),
+        max(outlook.least_remaining for outlook in every),
+    )
+    found = {}
+    for job, standing in standings.items():
+        outlook = outlooks[job]
+        short = min(usual / outlook.remaining, SHORTEST) / math.sqrt(standing.allowed[0])
+        late = min(max(outlook.rho, 0.0) / LATE_FROM, LATEST) ** LATE_POWER
+        slack = soonest - outlook.late_remaining
+        critical = CRITICAL if slack <= market.options.term_seconds else 0.0
+        found[job] = _worth(standing, short + late, critical, market)
+    return found
+
+
+RULE = Rule(worths=worths, considers_all=True, entitles=False, pays=False)
+
+
+def _worth(standing: Standing, urgency: float, critical: float, market: Market) -> Worth:
+    smallest = standing.allowed[0]
+    undone = max(1.0 - standing.contender.fraction_done, 1e-9)
+    reference = rate(standing.rows, standing.contender.fraction_done, smallest)
+    options = market.options
+
+    def worth(placement: Row | None, moves: bool) -> float:
+        if placement is None:
+            return 0.0
+        gain = undone / max(placement.remaining_seconds, _LEAST_SECONDS) / reference
+        useful = gain if gain < 1 else 1 + math.log(gain)
+        value = standing.weight * smallest * (urgency * useful + critical * min(gain, 1.0))
+        if moves:
+            lost = options.move_gain * restart_cost(standing.rows, placement)
+            value *= options.term_seconds / (options.term_seconds + lost)
+        return value
+
+    return worth
+
+
+def _outlook(standing: Standing) -> _Outlook:
+    contender, rows = standing.contender, standing.rows
+    undone = max(1.0 - contender.fraction_done, 1e-9)
+    smallest, largest = standing.allowed[0], standing.allowed[-1]
+    fair_devices = max(smallest, min(standing.owed, largest))
+    remaining = max(undone / rate(rows, contender.fraction_done, fair_devices), _LEAST_SECONDS)
+    best = min(rows, key=lambda row: row.remaining_seconds)
+    crowd = max(1.0, _jobs_per_device(standing, remaining))
+    whole = remaining / undone
+    return _Outlook(
+        remaining=remaining,
+        least_remaining=best.remaining_seconds,
+        late_remaining=best.remaining_seconds * math.exp(min(DOUBT * best.sigma_log, 3.0)),
+        work=min(row.devices * row.remaining_seconds for row in rows),
+        rho=(contender.age_seconds + remaining) / (whole * crowd),
+    )
+
+
+def _jobs_per_device(standing: Standing, remaining: float) -> float:
+    """1 / share: as it was over the job's life, and as it is now for the time that remains."""
+    contender = standing.contender
+    lived = contender.age_seconds / max(contender.share, _LEAST_SHARE)
+    ahead = remaining / max(standing.owed, _LEAST_SHARE)
+    return (lived + ahead) / (contender.age_seconds + remaining)

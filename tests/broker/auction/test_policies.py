@@ -1,0 +1,139 @@
+"""What each policy promises, on markets of a few jobs."""
+
+from __future__ import annotations
+
+import pytest
+
+from selfsched_broker.core.policies import POLICIES, policy_named
+from selfsched_broker.core.policies.selfsched import worths
+from tests.broker.auction.markets import bid, counts, job, market, rule
+
+OURS, SRTF, LAS = policy_named("selfsched"), policy_named("srtf"), policy_named("las")
+
+
+def gang(name: str, size: int, remaining: float, number: int = 0, **fields: object):  # type: ignore[no-untyped-def]
+    return job(name, bid({size: remaining}, restart=10), number, **fields)
+
+
+# --- ours -----------------------------------------------------------------------------------
+
+
+def test_the_short_run_before_the_long_while_nothing_presses() -> None:
+    jobs = [gang("long", 1, 50_000, 1), gang("middle", 1, 20_000, 2), gang("short", 1, 1000, 3)]
+    # A far longer job keeps the others off the critical path.
+    longest = gang("longest", 1, 200_000, 4, kept=("n/2",))
+    assert counts(rule(OURS, market([*jobs, longest], 3))) == {
+        "long": 0, "middle": 1, "short": 1,
+        "longest": 1,
+    }
+
+
+def test_what_decides_when_all_is_done_never_waits() -> None:
+    jobs = [gang("critical", 1, 5000, 1), *(gang(f"short-{n}", 1, 600, n) for n in range(2, 5))]
+    assert counts(rule(OURS, market(jobs, 2)))["critical"] == 1
+
+
+def test_who_has_waited_beyond_its_fair_time_comes_before_the_shorter() -> None:
+    crowd = [gang(f"long-{n}", 1, 100_000, n) for n in range(2, 4)]
+    fresh = gang("short", 1, 1000, 4)
+    for age, first in ((0.0, "short"), (40_000.0, "late")):
+        late = gang("late", 1, 2000, 1, age_seconds=age)
+        given = counts(rule(OURS, market([late, fresh, *crowd], 2)))
+        assert given[first] == 1, f"at an age of {age:.0f} s"
+        assert sum(given.values()) == 2
+
+
+def test_further_devices_go_where_they_speed_up_more() -> None:
+    scales = job("scales", bid({1: 9000, 2: 4600, 4: 2400}))
+    does_not = job("does_not", bid({1: 9000, 2: 8700, 4: 8600}), 1)
+    assert counts(rule(OURS, market([scales, does_not], 5))) == {"does_not": 1, "scales": 4}
+
+
+def test_equal_jobs_share_equally() -> None:
+    jobs = [job(name, bid({1: 9000, 2: 4600, 4: 2400}), n) for n, name in enumerate("abcd")]
+    assert counts(rule(OURS, market(jobs, 8))) == dict.fromkeys("abcd", 2)
+
+
+def test_nobody_moves_for_less_than_the_move_costs() -> None:
+    held = job("held", bid({1: 300, 2: 280}, restart=60, running_on=1), at_stake=("n/0",))
+    assert counts(rule(OURS, market([held], 2))) == {"held": 1}
+    held = job("held", bid({1: 9000, 2: 4600}, restart=60, running_on=1), at_stake=("n/0",))
+    assert counts(rule(OURS, market([held], 2))) == {"held": 2}
+
+
+def test_more_weight_makes_a_job_worth_more() -> None:
+    light, heavy = gang("light", 1, 9000, 1), gang("heavy", 1, 9000, 2, account_weight=3.0)
+    assert counts(rule(OURS, market([light, heavy], 1)))["heavy"] == 1
+
+
+def test_a_claim_that_was_seen_to_be_wrong_is_corrected_before_it_counts() -> None:
+    others = [gang("other", 1, 4000, 2), gang("longest", 1, 90_000, 3, kept=("n/1",))]
+    liar = gang("liar", 1, 2000, 1)
+    assert counts(rule(OURS, market([liar, *others], 2)))["liar"] == 1
+    found_out = gang("liar", 1, 2000, 1, claim_factor=4.0, claim_sigma_log=0.05)
+    assert counts(rule(OURS, market([found_out, *others], 2)))["liar"] == 0
+
+
+def test_a_job_that_may_be_later_than_it_thinks_starts_in_time() -> None:
+    longest = gang("longest", 1, 10_000, 1, kept=("n/1",))
+    short = gang("short", 1, 3000, 2)
+    for doubt, first in ((0.0, "short"), (0.3, "doubtful")):
+        doubtful = gang("doubtful", 1, 8000, 3, claim_sigma_log=doubt)
+        assert counts(rule(OURS, market([longest, short, doubtful], 2)))[first] == 1, f"doubt {doubt}"
+
+
+def test_nothing_is_worth_nothing_and_every_placement_something() -> None:
+    assert worths({}, market([], 1)) == {}
+
+
+def test_nobody_pays() -> None:
+    ruling = rule(OURS, market([gang("a", 1, 100), gang("b", 1, 100, 1)], 1))
+    assert all(award.payment is None for award in ruling.awards.values())
+
+
+# --- queues ---------------------------------------------------------------------------------
+
+
+def test_srtf_takes_the_gang_that_ends_first_and_fills_up_behind_one_that_does_not_fit() -> None:
+    jobs = [gang("long", 2, 9000, 1), gang("wide", 4, 5000, 2), gang("short", 2, 100, 3)]
+    assert counts(rule(SRTF, market(jobs, 4))) == {"long": 2, "short": 2, "wide": 0}
+
+
+def test_srtf_takes_devices_from_a_longer_job_at_a_tick_only() -> None:
+    long = gang("long", 2, 9000, 1, at_stake=("n/0", "n/1"))
+    short = gang("short", 2, 100, 2)
+    assert counts(rule(SRTF, market([long, short], 2))) == {"long": 0, "short": 2}
+    assert counts(rule(SRTF, market([long, short], 2, trigger="arrival"))) == {"long": 2, "short": 0}
+
+
+def test_a_queue_leaves_those_that_go_on_where_they_are() -> None:
+    runs = gang("runs", 1, 500, 1, at_stake=("n/1",))
+    shorter = gang("shorter", 1, 100, 2)
+    ruling = rule(SRTF, market([runs, shorter], 2))
+    assert ruling.awards["runs"].devices == ("n/1",)
+
+
+def test_las_serves_who_has_had_little_by_arrival() -> None:
+    had = job("had", bid({1: 100_000}), 1, fraction_done=0.5)
+    new = [job("first", bid({1: 9000}), 2), job("second", bid({1: 100}), 3)]
+    assert counts(rule(LAS, market([had, *new], 2))) == {"first": 1, "had": 0, "second": 1}
+
+
+def test_a_queue_keeps_to_quotas_wanted_devices_and_models() -> None:
+    jobs = [
+        gang("one", 1, 10, 1, account="a", quota_left=1),
+        gang("two", 1, 20, 2, account="a", quota_left=1),
+        gang("very", 1, 900, 3, wanted_devices=("n/1",)),
+    ]
+    ruling = rule(SRTF, market(jobs, 3))
+    assert counts(ruling) == {"one": 1, "two": 0, "very": 1}
+    named = job("named", bid({1: 50}, model="v100"), 4)
+    question = market([named], {"m": 1, "n": 1}, models={"m": "k80", "n": "v100"})
+    assert rule(SRTF, question).awards["named"].devices == ("n/0",)
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_no_job_and_one_job(name: str) -> None:
+    policy = policy_named(name)
+    assert rule(policy, market([], 2)).awards == {}
+    assert counts(rule(policy, market([job("a", bid({1: 90, 2: 50}))], 2))) == {"a": 2}
