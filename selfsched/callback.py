@@ -22,12 +22,14 @@ from selfsched.core.durations import parse_duration
 from selfsched.core.events import Event, FitFinished, StepsTimed
 from selfsched.core.held_facts import facts_of
 from selfsched.core.job_model import JobModel
+from selfsched.core.progress import Progress
 from selfsched.elastic.segment import SegmentSpec, boottime
 from selfsched.errors import InvalidSettings, Refused
 from selfsched.measure.fit_facts import fit_started
 from selfsched.measure.fit_meter import FitMeter
 from selfsched.measure.hardware import hardware_name, visible_devices
 from selfsched.measure.progress_bar import finish_words, show_in, tell_position
+from selfsched.measure.side_thread import SideThread
 from selfsched.protocol import Forecast
 from selfsched.settings import Settings, load
 
@@ -131,8 +133,9 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         self._settings: Settings | None = None
         self._held: HeldFit | None = None
         self._told_facts_at = 0.0
-        self.model: JobModel | None = None
-        """The model of this run, on rank 0 from the first step on."""
+        self._model: JobModel | None = None
+        self._side = SideThread("selfsched-model")
+        """Does what the model costs; `_model` is its while it has work."""
         self._meter: FitMeter | None = None
         self._off = False
         self._saved: dict[str, Any] = {}
@@ -140,6 +143,7 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         self._setup_at = 0.0
         self._first_batch = True
         self._log_every = 0
+        self._progress: Progress | None = None
         self._forecast: tuple[float, Forecast | None] = (0.0, None)
         self._words: str | None = None
         self._undo: list[Callable[[], None]] = []
@@ -148,6 +152,12 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
             from selfsched.elastic import hooks
 
             hooks.install(self.segment)
+
+    @property
+    def model(self) -> JobModel | None:
+        """The model of this run, on rank 0 from the first step on. For the training's own thread."""
+        self._guarded(self._side.wait)
+        return self._model
 
     # --- set-up and end ----------------------------------------------------------------
 
@@ -187,8 +197,8 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
         """What was learned, in plain values: it goes on after a resume."""
-        if self.model is not None and not self._off:
-            self._guarded(self._write_down, self.model)
+        if self._model is not None and not self._off:
+            self._guarded(self._write_down)
         return self._saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -281,11 +291,11 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
 
     def _tell_broker(self, model: JobModel, forecast: Forecast | None) -> None:
         """What a report may say of the training, at most once in a while."""
-        now = boottime()
-        if self._held is None or now < self._told_facts_at + FACTS_EVERY_SECONDS:
+        now, held = boottime(), self._held
+        if held is None or now < self._told_facts_at + FACTS_EVERY_SECONDS:
             return
         self._told_facts_at = now
-        self._held.learn(facts_of(model, forecast, now))
+        held.learn(facts_of(model, forecast, now))
 
     # --- inside ------------------------------------------------------------------------
 
@@ -300,6 +310,7 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         self._off, meter, self._meter = True, self._meter, None
         if meter is not None:
             meter.close()
+        self._side.close()
         self._take_out()
         warnings.warn(
             f"selfsched stopped measuring after {type(error).__name__}: {error}. Training goes on.",
@@ -310,17 +321,19 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
     def _start(self, trainer: Any, module: Any) -> None:
         now = boottime()
         launched = self._launched()
-        if self.model is None or self._resumed:
-            self.model = self._new_model(trainer, module)
-        begun = self.model.fit
-        fit = max(1, begun) if self._resumed and not self.model.fit_finished else begun + 1
+        model = self._settled()
+        if model is None or self._resumed:
+            model = self._model = self._new_model(trainer, module)
+        begun = model.fit
+        fit = max(1, begun) if self._resumed and not model.fit_finished else begun + 1
         if launched is not None:
             fit = launched.fits
         facts = fit_started(trainer, module, fit=fit, at=now, package=type(trainer).__module__.split(".")[0])
         samples = int(self._saved.get("samples", 0)) if self._resumed else 0
         self._resumed = False
-        self.model.segment_started(int(trainer.world_size), self._setup_at or now)
-        self.model.observe(facts, now)
+        model.segment_started(int(trainer.world_size), self._setup_at or now)
+        model.observe(facts, now)
+        self._progress = model.progress(now)
         self._meter = FitMeter(
             trainer, module, facts=facts, samples=samples, send=self._send,
             saved_elsewhere=launched.spec.run_directory if launched else None,
@@ -351,14 +364,24 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
     def _send(self, event: Event) -> None:
         self._guarded(self._take, event)
 
+    def _settled(self) -> JobModel | None:
+        """The model with all news taken over. Raises what taking them over raised."""
+        self._side.wait()
+        return self._model
+
     def _take(self, event: Event) -> None:
-        if self.model is not None:
-            self.model.observe(event, boottime())
+        now = boottime()
+        if (model := self._model) is not None:
+            self._side.put(lambda: self._learn(model, event, now))
         launched = self._launched()
         if launched is not None:
             launched.send(event)
+
+    def _learn(self, model: JobModel, event: Event, now: float) -> None:
+        """On the side thread: take the event over, and foresee the end anew."""
+        model.observe(event, now)
         if isinstance(event, StepsTimed):
-            self._foresee()
+            self._foresee(model, now)
 
     def _batch_ended(self, meter: FitMeter, trainer: Any, batch: Any, batch_index: int) -> None:
         if self._first_batch:
@@ -369,10 +392,9 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
             self._log_scalars(trainer, step)
 
     def _log_scalars(self, trainer: Any, step: int) -> None:
-        assert self.model is not None
         assert self._meter is not None
-        now = boottime()
-        progress = self.model.progress(now)
+        assert self._progress is not None
+        progress = self._progress
         planned = progress.planned_steps
         # The model hears of steps in batches and may be some behind.
         done = max(progress.fraction_done, min(1.0, step / planned) if planned else 0.0)
@@ -395,28 +417,31 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
             # Lightning's own rows carry the steps done before this one.
             logger.log_metrics(named, step=step - 1)
 
-    def _foresee(self) -> None:
+    def _foresee(self, model: JobModel, now: float) -> None:
         """Make the forecast and its words anew; the bar and the loggers take what is there."""
-        model = self.model
-        forecast = model.forecast(model.devices, boottime()) if model is not None and model.devices else None
+        forecast = model.forecast(model.devices, now) if model.devices else None
+        self._progress = model.progress(now)
         self._forecast = (time.monotonic(), forecast)
-        if model is not None and self._held is not None:
+        if self._held is not None:
             self._tell_broker(model, forecast)
         self._words = finish_words(forecast, time.time()) if forecast is not None else None
 
     def _finish(self, trainer: Any) -> None:
-        assert self.model is not None
         assert self._meter is not None
         now = boottime()
         self._meter.flush({})
-        explanation = self.model.explanation(now)
+        model = self._settled()
+        assert model is not None
+        explanation = model.explanation(now)
         step, epoch = int(trainer.global_step), int(trainer.current_epoch)
-        self.model.observe(FitFinished(fit=self.model.fit, step=step, epoch=epoch, metrics={}), now)
+        model.observe(FitFinished(fit=model.fit, step=step, epoch=epoch, metrics={}), now)
         self._leave()
         if self._explain and self._launched() is None:
             print("selfsched: " + " ".join(explanation.words), flush=True)
 
-    def _write_down(self, model: JobModel) -> None:
+    def _write_down(self) -> None:
+        model = self._settled()
+        assert model is not None
         samples = self._meter.samples if self._meter is not None else self._saved.get("samples", 0)
         self._saved = {"model": model.to_state(), "samples": samples}
 
@@ -425,8 +450,9 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         if meter is not None:
             self._saved["samples"] = meter.samples
             meter.close()
-        if self.model is not None:
-            self.model.segment_ended(boottime())
+        if (model := self._settled()) is not None:
+            model.segment_ended(boottime())
+        self._side.close()
         self._take_out()
 
     def _take_out(self) -> None:
