@@ -4,78 +4,26 @@ The bid says in time what each placement would bring: the broker turns times int
 drops what does not pay for its move. A job that has not measured anything says so with
 empty rows and gets a visit; it claims nothing without evidence.
 
-A restart costs what it cost before: save where there is something to save, start (with
-loading), and the excess of the warm-up steps; until the first was seen, figures of ordinary
-servers with the weight of one restart.
+What a move costs is the business of `restart_cost`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from selfsched.core.forecast import Remaining
-from selfsched.core.measurement import Spans
 from selfsched.core.performance import StepTime
 from selfsched.protocol import MAX_SECONDS, BidRow, Placement, StandingBid
 
-PRIOR_START_SECONDS = 2.5
-"""Cold start of the ranks of a small job: two imports and a process group."""
-PRIOR_SAVE_SECONDS = 0.1
-DISK_BYTES_PER_SECOND = 2e8
-"""Writing or reading a checkpoint of Adam's three copies through pickle."""
-PRIOR_WARM_UP_SECONDS = 0.3
-RESTART_SIGMA = 0.4
 UNKNOWN_END_SECONDS = 14_400.0
 """What stands in for the remaining time of a run without any limit, on its reference count."""
 MAX_DOUBT = 3.0
 """Beyond it a log-normal's mean says nothing of it any more."""
 LIMITING_SHARE = 0.1
 """A part of a step that is worth a word."""
-
-
-@dataclass
-class RestartCost:
-    """What moving to other devices costs, in parts, learned from each restart."""
-
-    start: Spans = field(default_factory=Spans)
-    """From the order to start to the end of the first step, loading included."""
-    save: Spans = field(default_factory=Spans)
-    warm_up: Spans = field(default_factory=Spans)
-    """Time of the warm-up steps beyond what they would take warmed up."""
-    checkpoint_bytes: int = 0
-
-    def parts(self, gradient_bytes: int) -> dict[str, float]:
-        """Expected seconds of each part."""
-        size = self.checkpoint_bytes or 3 * gradient_bytes
-        move = size / DISK_BYTES_PER_SECOND
-        return {
-            "save": self.save.mean(prior_seconds=PRIOR_SAVE_SECONDS + move, prior_count=0.5),
-            "start": self.start.mean(prior_seconds=PRIOR_START_SECONDS + move, prior_count=0.5),
-            "warm_up": self.warm_up.mean(prior_seconds=PRIOR_WARM_UP_SECONDS, prior_count=0.5),
-        }
-
-    def seconds(self, *, from_devices: int, to_devices: int, gradient_bytes: int) -> float:
-        """Cost of a move; 0 for staying."""
-        if from_devices == to_devices:
-            return 0.0
-        parts = self.parts(gradient_bytes)
-        return sum(parts.values()) - (parts["save"] if from_devices == 0 else 0.0)
-
-    def to_state(self) -> dict[str, Any]:
-        return {
-            "start": self.start.to_state(),
-            "save": self.save.to_state(),
-            "warm_up": self.warm_up.to_state(),
-            "checkpoint_bytes": self.checkpoint_bytes,
-        }
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> RestartCost:
-        kinds = {kind: Spans.from_state(state[kind]) for kind in ("start", "save", "warm_up")}
-        return cls(**kinds, checkpoint_bytes=state["checkpoint_bytes"])
 
 
 def standing_bid(

@@ -34,7 +34,9 @@ NOTHING_SECONDS = 1e-9
 """Less than this is no time at all."""
 CAP_SIGMA = 0.01
 LEAST_SIGMA = 0.1
-SPAN_SIGMA = 0.3
+FIRST_SPAN = 0.95
+"""One that stands alone may be the first, which is the slowest."""
+SPAN_SIGMA = 0.2
 """What one measured validation or checkpoint may differ from the next ones (log) ..."""
 SPAN_WANDER = 0.05
 """... and what their mean may wander by."""
@@ -207,7 +209,7 @@ def _span_cost(spans: Spans | None, expected: tuple[float, float] | None) -> tup
     """(mean seconds, standard deviation of what the mean may be)."""
     if spans is None or spans.count == 0:
         return (0.0, 0.0) if expected is None else (expected[0], expected[0] * expected[1])
-    mean = spans.running.mean
+    mean = spans.running.mean * (FIRST_SPAN if spans.count == 1 else 1.0)
     deviation = math.sqrt(spans.running.variance or (SPAN_SIGMA * mean) ** 2)
     return mean, math.hypot(deviation / math.sqrt(spans.count), SPAN_WANDER * mean)
 

@@ -17,10 +17,8 @@ from itertools import pairwise
 from typing import Any
 
 from selfsched.core.bidding import (
-    RESTART_SIGMA,
     UNKNOWN_END_SECONDS,
     Explanation,
-    RestartCost,
     devices_words,
     duration_words,
     limit_words,
@@ -50,6 +48,7 @@ from selfsched.core.forecast import (
 from selfsched.core.memory import MemoryModel
 from selfsched.core.performance import StepTime, documented_prior
 from selfsched.core.progress import Ledger, Progress, RemainingWork
+from selfsched.core.restart_cost import RestartCost
 from selfsched.core.series import PRIOR_STEP_SIGMA, Series
 from selfsched.core.step_knowledge import VISIT_STEPS, StepKnowledge, cycle_seconds
 from selfsched.protocol import Forecast, HardwarePrior, StandingBid, StepStatistics
@@ -100,6 +99,7 @@ class JobModel:
         self._devices = 0
         self._started_at: float | None = None
         self._first_step_at: float | None = None
+        self._load_seconds = 0.0
         self._last_work_at: float | None = None
         self._saved_step: int | None = None
         self._warm_up_seconds: list[float] = []
@@ -116,7 +116,7 @@ class JobModel:
             raise ValueError(f"a segment needs at least one device, not {devices}")
         self._devices = devices
         self._segments += 1
-        self._started_at, self._first_step_at = now, None
+        self._started_at, self._first_step_at, self._load_seconds = now, None, 0.0
         self._warm_up_seconds = []
         self._present_steady = 0
         self._last_work_at = now
@@ -274,9 +274,7 @@ class JobModel:
         validation = self._ledger.spans.get("validation")
         if validation is not None:
             stretches.append(validation.sketch.quantile(0.95) or 0.0)
-        expected = self._restart.parts(self._steps.gradient_bytes)["save"]
-        save = self._restart.save.sketch.quantile(0.95) or expected
-        return max(stretches) + save
+        return max(stretches) + self._restart.longest_save_seconds(self._steps.gradient_bytes)
 
     def idle_seconds(self, now: float) -> float:
         """Time since the last step, validation or checkpoint (or the segment's start)."""
@@ -332,15 +330,14 @@ class JobModel:
         if event.stretch in ("validation", "checkpoint_save"):
             self._last_work_at = now
         if event.stretch == "checkpoint_save" and event.step != self._saved_step:
-            self._restart.save.update(event.seconds)
-            if event.size_bytes:
-                self._restart.checkpoint_bytes = event.size_bytes
+            self._restart.saved(event.seconds, event.size_bytes or 0)
+        if event.stretch == "checkpoint_load":
+            self._restart.loaded(event.seconds, event.size_bytes or 0)
+            self._load_seconds += event.seconds
 
     def _checkpoint_saved(self, event: CheckpointSaved, now: float) -> None:
         self._last_work_at, self._saved_step = now, event.step
-        self._restart.save.update(event.seconds)
-        if event.size_bytes > 0:
-            self._restart.checkpoint_bytes = event.size_bytes
+        self._restart.saved(event.seconds, event.size_bytes)
 
     def _steps_timed(self, event: StepsTimed, now: float) -> None:
         if not event.timings or self._devices == 0:
@@ -370,14 +367,15 @@ class JobModel:
     def _first_step(self, now: float, since: float) -> None:
         self._first_step_at = now - since
         if self._started_at is not None:
-            self._restart.start.update(max(0.0, self._first_step_at - self._started_at))
+            took = self._first_step_at - self._started_at - self._load_seconds
+            self._restart.started(max(0.0, took))
 
     def _close_warm_up(self) -> None:
         level = self._steps.level(self._devices)
         if self._warm_up_seconds and level is not None and level.count:
             # The first step's own time is in `start` already.
             excess = sum(max(0.0, cycle - level.seconds) for cycle in self._warm_up_seconds[1:])
-            self._restart.warm_up.update(excess)
+            self._restart.warmed_up(excess)
         self._warm_up_seconds = []
 
     # --- model -----------------------------------------------------------------------
@@ -419,8 +417,9 @@ class JobModel:
         if work is None or step is None:
             return None
         beside = Beside(
-            spans=self._ledger.spans, expected=self._expected_stretches(step),
-            restart_seconds=restart_seconds, restart_sigma_log=RESTART_SIGMA, elapsed_seconds=elapsed_seconds,
+            spans=self._ledger.usual_spans(), expected=self._expected_stretches(step),
+            restart_seconds=restart_seconds, restart_sigma_log=self._restart.sigma_log,
+            elapsed_seconds=elapsed_seconds,
         )  # fmt: skip
         return remaining_time(work, self._cost(step, work.steps), beside)
 

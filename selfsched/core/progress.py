@@ -111,6 +111,8 @@ class Ledger:
     watched_steps: int = 0
     """Steps during which validations and checkpoints were counted."""
     spans: dict[str, Spans] = field(default_factory=dict)
+    later_spans: dict[str, Spans] = field(default_factory=dict)
+    """As `spans`, but for the first of each kind: it fills caches and starts workers."""
     is_located: bool = False
     """Whether this segment has told its epoch: only then is a change of epochs seen as it happens."""
     epoch_from_is_exact: bool = False
@@ -174,6 +176,8 @@ class Ledger:
         """A stretch that is no step took this long."""
         if not math.isfinite(event.seconds) or event.seconds < 0:
             return
+        kept = self.later_spans if event.stretch in self.spans else {}
+        kept.setdefault(event.stretch, Spans()).update(event.seconds)
         self.spans.setdefault(event.stretch, Spans()).update(event.seconds)
         self.validations_seen += event.stretch == "validation"
         self.checkpoints_seen += event.stretch == "checkpoint_save"
@@ -232,6 +236,10 @@ class Ledger:
         if self.max_seconds:
             shares.append(self.elapsed(now) / self.max_seconds)
         return min(1.0, max(shares))
+
+    def usual_spans(self) -> dict[str, Spans]:
+        """Measured stretches of each kind, without the first where there were more."""
+        return self.spans | self.later_spans
 
     @property
     def all_done(self) -> bool:
@@ -393,14 +401,16 @@ class Ledger:
         state["epoch_from"] = None if began is None else list(began)
         state["stopping"] = self.stopping.to_state()
         state["epoch_from_samples"] = state.pop("_epoch_from_samples")
-        state["spans"] = {kind: spans.to_state() for kind, spans in self.spans.items()}
+        for name in ("spans", "later_spans"):
+            state[name] = {kind: spans.to_state() for kind, spans in getattr(self, name).items()}
         return state
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Ledger:
         values = dict(state)
         began = values.pop("epoch_from")
-        values["spans"] = {kind: Spans.from_state(spans) for kind, spans in values["spans"].items()}
+        for name in ("spans", "later_spans"):
+            values[name] = {kind: Spans.from_state(spans) for kind, spans in values[name].items()}
         values["stopping"] = StoppingWatch.from_state(values["stopping"])
         samples = values.pop("epoch_from_samples")
         epoch_from = None if began is None else (began[0], began[1])

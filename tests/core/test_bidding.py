@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from selfsched.core.bidding import (
-    RestartCost,
     duration_words,
     limit_words,
     saving_words,
@@ -22,32 +19,6 @@ from selfsched.core.forecast import Remaining
 
 def left(seconds: float, sigma: float = 0.05) -> Remaining:
     return Remaining(median_seconds=seconds, sigma_log=sigma)
-
-
-def test_staying_costs_nothing_and_a_start_saves_nothing() -> None:
-    restart = RestartCost()
-    move = restart.seconds(from_devices=1, to_devices=2, gradient_bytes=0)
-    start = restart.seconds(from_devices=0, to_devices=2, gradient_bytes=0)
-    assert restart.seconds(from_devices=2, to_devices=2, gradient_bytes=0) == 0.0
-    assert move > start > 0
-
-
-def test_before_the_first_restart_a_bigger_model_is_expected_to_cost_more() -> None:
-    small, big = (
-        RestartCost().seconds(from_devices=1, to_devices=2, gradient_bytes=size) for size in (10**6, 10**9)
-    )
-    assert big > small + 10
-
-
-def test_a_seen_restart_replaces_the_expected_one() -> None:
-    restart = RestartCost()
-    for _ in range(8):
-        restart.start.update(0.2)
-        restart.save.update(0.1)
-        restart.warm_up.update(0.0)
-    cost = restart.seconds(from_devices=1, to_devices=2, gradient_bytes=0)
-    assert cost == pytest.approx(0.3, abs=0.25)
-    assert RestartCost.from_state(json.loads(json.dumps(restart.to_state()))) == restart
 
 
 def test_there_is_a_row_for_each_count_and_null_where_nothing_was_measured() -> None:
