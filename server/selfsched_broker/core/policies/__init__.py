@@ -5,11 +5,14 @@ from __future__ import annotations
 from selfsched.errors import Refused
 from selfsched_broker.core.market import Policy
 from selfsched_broker.core.policies.fifo import Fifo
+from selfsched_broker.core.policies.goodput import Goodput
+from selfsched_broker.core.policies.maxmin import Maxmin
 from selfsched_broker.core.policies.queues import Las, Srtf
 from selfsched_broker.core.policies.selfsched import Selfsched
 from selfsched_broker.core.policies.themis import Themis
 
-POLICIES: dict[str, type[Policy]] = {kind.name: kind for kind in (Selfsched, Themis, Fifo, Srtf, Las)}
+_KINDS: tuple[type[Policy], ...] = (Selfsched, Themis, Fifo, Srtf, Las, Maxmin, Goodput)
+POLICIES: dict[str, type[Policy]] = {str(kind.name): kind for kind in _KINDS}
 DEFAULT_POLICY = "themis"
 
 

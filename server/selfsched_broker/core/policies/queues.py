@@ -26,7 +26,7 @@ LAS_THRESHOLD_DEVICE_SECONDS = 57_600.0
 """Sixteen device-hours, as in Pollux's artifact (OSDI 2021), which compares with Tiresias."""
 
 
-class _Queue:
+class Queue:
     """Gangs in an order, the first that fit."""
 
     name = "queue"
@@ -35,11 +35,16 @@ class _Queue:
         """Where a job stands: the lowest comes first, then arrival."""
         raise NotImplementedError
 
+    def places(self, market: Market) -> Mapping[str, float]:
+        """`place` of every contender."""
+        return {contender.job: self.place(contender) for contender in market.contenders}
+
     def rule(self, market: Market, rng: np.random.Generator) -> Ruling:
         """Serve the queue."""
         bound = {c.job for c in market.contenders if _is_bound(c, market)}
         floor = [seat for seat in market.seats if seat.holder not in bound]
-        ordered = sorted(market.contenders, key=lambda c: (self.place(c), c.number))
+        places = self.places(market)
+        ordered = sorted(market.contenders, key=lambda c: (places[c.job], c.number))
         quota = {c.account: c.quota_left for c in market.contenders if c.quota_left is not None}
         for contender in market.contenders:
             if contender.job not in bound and contender.account in quota:
@@ -51,9 +56,9 @@ class _Queue:
             if model is None:
                 continue
             chosen[contender.job] = model
-            room[model] -= _size(contender)
+            room[model] -= gang_size(contender)
             if contender.account in quota:
-                quota[contender.account] = (quota[contender.account] or 0) - _size(contender)
+                quota[contender.account] = (quota[contender.account] or 0) - gang_size(contender)
         devices = _seated([c for c in ordered if c.job in chosen], chosen, floor)
         awards = {
             contender.job: self._award(contender, devices.get(contender.job), at, len(ordered), bound)
@@ -68,12 +73,12 @@ class _Queue:
             held = tuple(sorted((*contender.kept, *contender.at_stake)))
             words = f"keeps its {len(held)} devices until the next tick or its last move is repaid"
             return Award(job=contender.job, devices=held, reason=words)
-        verb = f"runs on {len(devices)} devices" if devices else f"waits for {_size(contender)} devices"
+        verb = f"runs on {len(devices)} devices" if devices else f"waits for {gang_size(contender)} devices"
         words = f"{verb}: {at} of {of} in the queue ({self.name})"
         return Award(job=contender.job, devices=devices or (), reason=words)
 
 
-class Srtf(_Queue):
+class Srtf(Queue):
     """Shortest remaining time first."""
 
     name = "srtf"
@@ -84,10 +89,10 @@ class Srtf(_Queue):
         if not rows:
             return -1.0
         undone = max(1.0 - contender.fraction_done, 1e-9)
-        return undone / rate(rows, contender.fraction_done, _size(contender))
+        return undone / rate(rows, contender.fraction_done, gang_size(contender))
 
 
-class Las(_Queue):
+class Las(Queue):
     """Least attained service first, in two queues."""
 
     name = "las"
@@ -99,13 +104,13 @@ class Las(_Queue):
 
 def _attained(contender: Contender) -> float:
     """Device-seconds had, from the work done and the pace on the gang."""
-    rows, size = measured_rows(contender), _size(contender)
+    rows, size = measured_rows(contender), gang_size(contender)
     if not rows:
         return 0.0
     return contender.fraction_done / rate(rows, contender.fraction_done, size) * size
 
 
-def _size(contender: Contender) -> int:
+def gang_size(contender: Contender) -> int:
     """The gang: what it goes on with, where it cannot be resized, else the largest allowed count."""
     return len(contender.wanted_devices) or contender.allowed_devices[-1]
 
@@ -121,7 +126,7 @@ def _fitting(
     contender: Contender, floor: Sequence[Seat], room: Mapping[str, int], quota_left: int | None
 ) -> str | None:
     """The model on which its gang fits and is fastest; None: there is none."""
-    need = _size(contender)
+    need = gang_size(contender)
     if quota_left is not None and need > quota_left:
         return None
     if contender.wanted_devices:
@@ -148,13 +153,13 @@ def _seated(
 
     def stays(contender: Contender) -> bool:
         own = [free[d] for d in contender.at_stake if d in free]
-        return len(own) == _size(contender) and {seat.model for seat in own} == {models[contender.job]}
+        return len(own) == gang_size(contender) and {seat.model for seat in own} == {models[contender.job]}
 
     for contender in sorted(chosen, key=lambda c: (not c.wanted_devices, not stays(c))):
         seats = [seat for seat in free.values() if seat.model == models[contender.job]]
         if contender.wanted_devices:
             seats = [seat for seat in seats if seat.device in contender.wanted_devices]
-        taken = _nearest(contender, seats, _size(contender)) if len(seats) >= _size(contender) else []
+        taken = _nearest(contender, seats, gang_size(contender)) if len(seats) >= gang_size(contender) else []
         found[contender.job] = tuple(sorted(seat.device for seat in taken))
         for seat in taken:
             del free[seat.device]

@@ -26,7 +26,7 @@ so that, counted by the device,
 rho here is T_shared / T_fair, T_fair = the whole run on the larger of its share and m, times jobs
 per device (1 / share, at least 1) over its life as it was and, until its end, as it is: finish-time
 fairness with the crowd of today going on. Remaining times are what the job bids, corrected by the
-progress seen (`metering`). A move is worth its part of a term, term / (term + 1.2 restart).
+progress seen (`metering`). U counts with term / (term + 1.2 restart) where the job has to move.
 
 Everybody is considered and nobody pays: it is no auction, and a job that claims less than it
 needs runs earlier until the broker has seen its pace.
@@ -120,11 +120,10 @@ def _worth(standing: Standing, urgency: float, critical: float, market: Market) 
             return 0.0
         gain = undone / max(placement.remaining_seconds, _LEAST_SECONDS) / reference
         useful = gain if gain < 1 else 1 + math.log(gain)
-        value = standing.weight * smallest * (urgency * useful + critical * min(gain, 1.0))
         if moves:
             lost = options.move_gain * restart_cost(standing.rows, placement)
-            value *= options.term_seconds / (options.term_seconds + lost)
-        return value
+            useful *= options.term_seconds / (options.term_seconds + lost)
+        return standing.weight * smallest * (urgency * useful + critical * min(gain, 1.0))
 
     return worth
 
