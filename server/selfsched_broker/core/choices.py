@@ -8,7 +8,8 @@ is the same for all placements of a job and is left out, so the welfare of a cho
   and a division once reached is the best one afterwards too (its own moves are paid, those
   to any other are not);
 * a job that would be left worse than it is *entitled* to weighs more than any welfare. It is
-  entitled to the best it could have on at most its share of devices; where the share is less
+  entitled to the best it could have on at most its share of devices (a part of each model,
+  where there are several: `entitled_welfare`); where the share is less
   than its smallest count, to that count once it has been passed over for as many ticks as
   the share needs to add up to it, a gang (a wide job) after the first. Waiting is valued at
   one term only, so without this a job with a long way to go would win every term from a
@@ -35,7 +36,7 @@ from selfsched_broker.core.market import Contender, Market, Seat
 # Ways to lie on the nodes that are tried for one row: complete for gangs packed on one of so many.
 MOST_SPLITS = 256
 # Weight of a tie-breaker in log value: far below what any measurement can tell.
-_TIE = 1e-8
+TIE = 1e-8
 _WHOLE = 1e-9
 
 
@@ -95,6 +96,8 @@ class Ground:
     """How many there are by node."""
     model_of: Mapping[str, str]
     node_of: Mapping[str, str]
+    model_part: Mapping[str, float]
+    """Of all devices in sight, the part that each model has."""
 
 
 def survey(seats: Iterable[Seat], market: Market) -> Ground:
@@ -108,7 +111,9 @@ def survey(seats: Iterable[Seat], market: Market) -> Ground:
         for device in contender.kept:
             node_of.setdefault(device, only)
     devices = frozenset(seat.device for seat in seats)
-    return Ground(devices, dict(Counter(seat.node for seat in seats)), model_of, node_of)
+    models = Counter(seat.model for seat in known)
+    parts = {model: count / len(known) for model, count in models.items()}
+    return Ground(devices, dict(Counter(seat.node for seat in seats)), model_of, node_of, parts)
 
 
 def rank_ties(number: int, contenders: Sequence[Contender]) -> dict[str, float]:
@@ -121,23 +126,56 @@ def rank_ties(number: int, contenders: Sequence[Contender]) -> dict[str, float]:
     return {c.job: (len(ordered) - at) / len(ordered) for at, c in enumerate(ordered)}
 
 
-def entitled_choice(standing: Standing, drafts: Sequence[Choice]) -> Choice | None:
-    """What it must not be left worse than while there is a way; None: nothing (yet).
+def entitled_devices(standing: Standing) -> int:
+    """How many devices its claim goes up to; 0: it has none (yet).
 
-    The best of what it could have on at most its share, moves paid; for a job whose share
-    is less than its smallest count, that count, once it has been passed over often enough.
+    Its share, or where that is less than its smallest count, that count once it has been
+    passed over often enough.
     """
-    contender = standing.contender
-    smallest = standing.allowed[0]
     limit = math.floor(standing.owed + _WHOLE)
-    if limit < smallest:
-        passed = contender.passed_over
-        due = passed * standing.owed >= smallest - _WHOLE or (smallest > 1 and passed >= 1)
-        if standing.held or not due:
-            return None
-        limit = smallest
+    smallest = standing.allowed[0]
+    if limit >= smallest:
+        return limit
+    passed = standing.contender.passed_over
+    due = passed * standing.owed >= smallest - _WHOLE or (smallest > 1 and passed >= 1)
+    return smallest if due and not standing.held else 0
+
+
+def entitled_welfare(
+    best: Mapping[str, float], parts: Mapping[str, float], idle: float, weight: float
+) -> float:
+    """What it must not be left worse than, as weight x log value.
+
+    On one model the best it could have on its share. On several its share is a part of each of
+    them, so the mean of the values it would have there; not everybody can have the fastest.
+
+    Args:
+        best: by model the largest welfare on at most its share.
+        parts: by model its part of all devices.
+        idle: welfare with nothing, where a model is of no use to it.
+        weight: exponent of its value.
+    """
+    if len(parts) <= 1:
+        return max(best.values())
+    highest = max(*best.values(), idle)
+    mean = sum(part * math.exp((best.get(model, idle) - highest) / weight) for model, part in parts.items())
+    return min(highest + weight * math.log(mean), max(best.values())) if mean > 0 else max(best.values())
+
+
+def entitled_choice(standing: Standing, drafts: Sequence[Choice], ground: Ground) -> tuple[float, int] | None:
+    """(welfare, devices) that it must not be left below while there is a way; None: no claim (yet)."""
+    limit = entitled_devices(standing)
     within = [choice for choice in drafts if 0 < choice.devices <= limit]
-    return max(within, key=lambda choice: (choice.welfare, -choice.devices), default=None)
+    if not within:
+        return None
+    best: dict[str, float] = {}
+    for choice in within:
+        node = next(iter(choice.draws), None) or ground.node_of[standing.contender.kept[0]]
+        model = ground.model_of.get(node, "")
+        best[model] = max(best.get(model, -math.inf), choice.welfare)
+    idle = max((choice.welfare for choice in drafts if not choice.taken), default=-math.inf)
+    first = max(within, key=lambda choice: (choice.welfare, -choice.devices))
+    return entitled_welfare(best, ground.model_part, idle, standing.weight), first.devices
 
 
 def write_choices(
@@ -151,14 +189,14 @@ def write_choices(
 
 
 def _complete(standing: Standing, drafts: Sequence[Choice], ground: Ground, above_all: float) -> list[Choice]:
-    entitled = entitled_choice(standing, drafts)
+    entitled = entitled_choice(standing, drafts, ground)
     urgency = 0.0
     if entitled is not None:
-        urgency = entitled.devices * (1 + min(standing.contender.passed_over, 20)) * above_all
+        urgency = entitled[1] * (1 + min(standing.contender.passed_over, 20)) * above_all
     complete = []
     for choice in drafts:
-        enough = entitled is not None and choice.welfare >= entitled.welfare
-        tie = _TIE * _preference(standing, choice, ground)
+        enough = entitled is not None and choice.welfare >= entitled[0]
+        tie = TIE * _preference(standing, choice, ground)
         complete.append(replace(choice, gain=choice.welfare + (urgency if enough else 0.0) + tie))
     idle = max((c.gain for c in complete if not c.taken), default=-math.inf)
     return [c for c in complete if not c.taken or c.gain > idle]
@@ -278,16 +316,16 @@ def _draws(row: Row, kept: Counter[str], ground: Ground) -> Iterator[dict[str, i
             used = [*sorted(kept), *further]
             lowest = [0 if node in kept else 1 for node in used]
             room = [ground.seats.get(node, 0) for node in used]
-            for split in _splits(row.devices - kept.total(), lowest, room):
+            for split in splits(row.devices - kept.total(), lowest, room):
                 yield {node: n for node, n in zip(used, split, strict=True) if n}
 
 
-def _splits(total: int, lowest: Sequence[int], room: Sequence[int]) -> Iterator[tuple[int, ...]]:
+def splits(total: int, lowest: Sequence[int], room: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """All ways to write `total` as a sum within the bounds."""
     if not lowest:
         yield ()
         return
     rest_low, rest_room = sum(lowest[1:]), sum(room[1:])
     for first in range(max(lowest[0], total - rest_room), min(room[0], total - rest_low) + 1):
-        for rest in _splits(total - first, lowest[1:], room[1:]):
+        for rest in splits(total - first, lowest[1:], room[1:]):
             yield (first, *rest)
