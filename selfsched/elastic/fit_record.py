@@ -13,6 +13,7 @@ from selfsched.core.events import FitStarted
 from selfsched.elastic import lightning_internals as internals
 from selfsched.elastic import loggers
 from selfsched.elastic.data import FitData
+from selfsched.elastic.ends import end_facts
 from selfsched.elastic.segment import SegmentSpec, boottime
 
 _NAME = "fit.json"
@@ -79,13 +80,13 @@ def fit_started(trainer: Any, data: FitData, ordinal: int, spec: SegmentSpec) ->
         max_seconds=timer[0] if timer else None,
         elapsed_seconds=timer[1] if timer else 0.0,
         validations=validations_to_come(trainer, batches, steps, planned),
-        early_stopping=any(_is_a(callback, "EarlyStopping") for callback in trainer.callbacks),
         allowed_devices=data.allowed_devices,
         resume="elastic" if data.elastic else "same_size",
         gradient_bytes=sum(
             p.numel() * p.element_size() for p in trainer.lightning_module.parameters() if p.requires_grad
         ),
         at=boottime(),
+        **end_facts(trainer),
     )
 
 

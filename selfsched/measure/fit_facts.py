@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 from selfsched.core.events import FitStarted
+from selfsched.elastic.ends import end_facts
 from selfsched.elastic.fit_record import planned_steps, validations_to_come
 
 
@@ -44,11 +45,11 @@ def fit_started(trainer: Any, module: Any, *, fit: int, at: float, package: str)
         max_seconds=max_seconds,
         elapsed_seconds=elapsed,
         validations=validations_to_come(trainer, batches, steps_per_epoch, planned),
-        early_stopping=_has_callback(trainer, "EarlyStopping"),
         allowed_devices=_dividing_counts(global_batch, world),
         resume="never",
         gradient_bytes=gradient_bytes(module),
         at=at,
+        **end_facts(trainer),
     )
 
 
@@ -110,10 +111,6 @@ def _dividing_counts(global_batch: int | None, world: int) -> tuple[int, ...]:
     if not global_batch:
         return (world,)
     return tuple(n for n in range(1, 2 * world + 1) if global_batch % n == 0 or n == world)
-
-
-def _has_callback(trainer: Any, name: str) -> bool:
-    return any(_is_kind(callback, name) for callback in trainer.callbacks)
 
 
 def _is_kind(callback: Any, name: str) -> bool:

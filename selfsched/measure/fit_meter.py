@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
 from selfsched.core.events import Event, FitStarted, Progressed, StepsTimed, StretchTimed, Warned
+from selfsched.elastic.ends import checked
 from selfsched.elastic.segment import boottime
 from selfsched.measure.communication import CommunicationMeter
 from selfsched.measure.device_marks import DeviceMarks
@@ -127,6 +128,7 @@ class FitMeter:
 
     def epoch_ended(self) -> None:
         """Between the last batch of an epoch and the first of the next."""
+        self._tell_checked("epoch")
         self.flush({}, epoch=int(self._trainer.current_epoch) + 1)
 
     def stretch_started(self) -> None:
@@ -136,6 +138,7 @@ class FitMeter:
         stretch = self.stopwatch.stretch_ended("validation")
         if stretch is not None:
             self._send(stretch)
+        self._tell_checked("validation")
 
     def flush(self, metrics: Mapping[str, Any], *, epoch: int | None = None) -> None:
         """Send what has gathered.
@@ -172,6 +175,12 @@ class FitMeter:
             self._undo.pop()()
 
     # --- inside ----------------------------------------------------------------------
+
+    def _tell_checked(self, moment: Literal["validation", "epoch"]) -> None:
+        """What early stopping looks at now, if it does: its curve tells when the fit may end."""
+        seen = checked(self._trainer, moment) if self._facts.stopping else None
+        if seen is not None:
+            self._send(seen)
 
     def _sampled_steps(self) -> list[StepTimes]:
         """The gathered steps; the last one carries what is only sampled."""
