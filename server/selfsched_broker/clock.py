@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
+
+from selfsched_broker.core.past_forecasts import Moment
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class BrokerClock:
@@ -25,3 +30,12 @@ class BrokerClock:
     def now(self) -> float:
         """Broker time now, in seconds."""
         return self._monotonic() + self._offset
+
+
+def moment_now() -> Moment:
+    """This instant by the machine's own clock, to be compared with one before a restart of the broker."""
+    try:
+        boot = _BOOT_ID.read_text().strip()
+    except OSError:
+        boot = ""
+    return Moment(boot=boot, seconds=time.clock_gettime(time.CLOCK_BOOTTIME))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import replace
 from typing import TypeVar
 
 from selfsched.protocol import (
@@ -19,6 +20,7 @@ from selfsched.protocol import (
     ForecastScore,
     HardwarePrior,
     Instructions,
+    JobRegistered,
     JobReport,
     JobView,
     Message,
@@ -32,13 +34,14 @@ from selfsched.protocol import (
     WhatIf,
     WhatIfAnswer,
 )
-from selfsched_broker.core import arbiter, views
+from selfsched_broker.clock import moment_now
+from selfsched_broker.core import arbiter, lessons, past_forecasts, views
 from selfsched_broker.core.books import Books, Job
 from selfsched_broker.core.draft import Context, Decision, Draft
 from selfsched_broker.core.leases import Refusal
 from selfsched_broker.forecasts import ForecastLog, what_if
 from selfsched_broker.identity import Caller, caller_by_token, caller_by_uid
-from selfsched_broker.priors import Priors
+from selfsched_broker.learning import LEARN_SECONDS, Learner
 from selfsched_broker.service import Known, Question, Service
 
 log = logging.getLogger(__name__)
@@ -53,12 +56,13 @@ class Desk:
 
     Args:
         service: the broker behind it.
+        learn_seconds: priors are learned no more often than this.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, *, learn_seconds: float = LEARN_SECONDS) -> None:
         self.service = service
-        self.priors = Priors()
-        self.forecasts = ForecastLog()
+        self.forecasts = service.look(lambda books, _: ForecastLog(books))
+        self.learner = Learner(service, self.forecasts, every_seconds=learn_seconds)
 
     # --- who -------------------------------------------------------------------------
 
@@ -89,15 +93,17 @@ class Desk:
         if live >= MOST_LIVE_JOBS_PER_ACCOUNT:
             raise Refusal(ProblemCode.OVERLOADED, f"the account has {live} live jobs: end some first")
         asked = Question(account=caller.account, key=key, action="POST /v1/jobs", message=message)
-        return self.service.perform(arbiter.register, caller.account, message, question=asked, status=201)
+        return self.service.perform(_register, caller.account, message, question=asked, status=201)
 
     def report(self, caller: Caller, job: str, message: JobReport) -> Instructions:
         """A job's report."""
-        self._owned_job(caller, job)
+        found = self._owned_job(caller, job)
         answer = self.service.report(job, message)
-        self.priors.learn(job, message.statistics)
+        if message.statistics:
+            self.learner.hear(found.account, found.name, message.statistics)
         if message.forecast is not None:
-            self.service.look(lambda books, ctx: self.forecasts.note(books, ctx.now, job, message))
+            moment = moment_now()
+            self.service.look(lambda books, ctx: self.forecasts.note(books, ctx.now, moment, job, message))
         return answer
 
     def instructions(self, caller: Caller, job: str) -> Instructions:
@@ -118,7 +124,7 @@ class Desk:
         """A job has ended."""
         self._owned_job(caller, job)
         asked = self._question(caller, key, f"POST /v1/jobs/{job}/end", message)
-        return self.service.perform(arbiter.end, job, message, question=asked)
+        return self.service.perform(self.forecasts.end, job, message, question=asked, moment=moment_now())
 
     def control(self, caller: Caller, job: str, message: ControlJob, *, key: str | None) -> Message | Known:
         """The owner of a job, or an administrator, says what is to become of it."""
@@ -173,12 +179,14 @@ class Desk:
             lambda books, ctx: views.auction_view(books, ctx, number, caller.account, admin=caller.admin)
         )
 
-    def prior(self, caller: Caller, hardware: str) -> HardwarePrior:
-        """What is known of a kind of hardware."""
+    def prior(self, caller: Caller, hardware: str, *, job: str | None = None) -> HardwarePrior:
+        """What is known of a kind of hardware; for one of the caller's jobs, from all others."""
         self._refuse_nodes(caller)
         if not _IDENTIFIER.fullmatch(hardware):
             raise Refusal(ProblemCode.NOT_FOUND, "there is no such hardware")
-        return self.priors.of(hardware)
+        asking = self._owned_job(caller, job) if job is not None else None
+        owner = f"{asking.account}/{asking.name}" if asking is not None else ""
+        return self.service.look(lambda books, _: lessons.prior_in(books, hardware, owner))
 
     def account(self, caller: Caller) -> AccountView:
         """The caller's account."""
@@ -245,6 +253,13 @@ class Desk:
         if key is None:
             return None
         return Question(account=caller.account, key=key, action=action, message=message)
+
+
+def _register(books: Books, ctx: Context, account: str, message: RegisterJob) -> Decision[JobRegistered]:
+    """Take a new job, and tell it how the account's forecasts came out."""
+    decision = arbiter.register(books, ctx, account, message)
+    scores = past_forecasts.summary(books, account, deviations=True)
+    return replace(decision, answer=decision.answer.model_copy(update={"forecast_scores": scores}))
 
 
 def _greet(books: Books, ctx: Context, name: str) -> Decision[AccountView]:

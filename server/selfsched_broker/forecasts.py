@@ -1,17 +1,19 @@
-"""Forecasts after the fact, and forecasts of what has not been tried.
+"""Forecasts as jobs make them, until their ends show what they were worth; and what has not been tried.
 
-A job's own forecasts are kept, at most one a minute and a bounded number, until its end shows
-what they were worth. They are kept in memory: a restart of the broker forgets them.
+A report costs no disk write (decision 0009), so forecasts wait in memory and are stored a few
+seconds later, many at once. The end of a job and the scores of its forecasts are one commit.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 
 from selfsched.protocol import (
+    Accepted,
     BidRow,
+    EndJob,
     Forecast,
     ForecastScore,
     JobReport,
@@ -21,68 +23,105 @@ from selfsched.protocol import (
     WhatIf,
     WhatIfAnswer,
 )
-from selfsched_broker.core.books import Books, Job
+from selfsched_broker.core import arbiter, past_forecasts
+from selfsched_broker.core.books import Books, Change, Erase, Job, PastForecast
+from selfsched_broker.core.draft import Context, Decision
 from selfsched_broker.core.leases import Refusal
+from selfsched_broker.core.past_forecasts import Moment
 
-_EVERY_SECONDS = 60.0
-_KEPT = 2000
 _Z90 = 1.2815515594
 """90th percentile of the standard normal distribution."""
 _MOST_SECONDS = 3.2e9
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Made:
-    job: str
-    account: str
-    at: float
-    forecast: Forecast
-    devices: tuple[str, ...]
-
-
 class ForecastLog:
-    """Forecasts as they were made. Called one at a time, under the service's lock."""
+    """Forecasts that are not stored yet, and the last one of each job.
 
-    def __init__(self) -> None:
-        self._made: deque[_Made] = deque(maxlen=_KEPT)
-        self._last: dict[str, float] = {}
+    Everything is called one at a time, under the service's lock.
 
-    def note(self, books: Books, now: float, job_id: str, report: JobReport) -> None:
-        """Keep the forecast of a report, unless one was kept a moment ago."""
-        job = books.jobs.get(job_id)
-        if job is None or report.forecast is None or now - self._last.get(job_id, -math.inf) < _EVERY_SECONDS:
+    Args:
+        books: as they were read from the store.
+    """
+
+    def __init__(self, books: Books) -> None:
+        self._waiting: dict[str, PastForecast] = {}
+        self._first_at: dict[str, float] = {}
+        self._last: dict[str, PastForecast] = {}
+        for made in sorted(books.forecasts.values(), key=lambda made: made.number):
+            self._remember(made)
+
+    def note(self, books: Books, now: float, moment: Moment, job_id: str, report: JobReport) -> None:
+        """Keep the forecast of a report where the last one is long enough ago."""
+        job, last = books.jobs.get(job_id), self._last.get(job_id)
+        if job is None or not job.live or report.forecast is None:
             return
-        self._last[job_id] = now
-        devices = tuple(books.devices_of(job_id))
-        self._made.append(
-            _Made(job=job_id, account=job.account, at=now, forecast=report.forecast, devices=devices)
-        )
-        if len(self._last) > _KEPT:
-            self._last = {j: at for j, at in self._last.items() if j in books.jobs and books.jobs[j].live}
+        if not past_forecasts.is_due(last, self._first_at.get(job_id, now), now, report.fraction_done):
+            return
+        made = PastForecast(
+            job=job_id, number=last.number + 1 if last else 1, name=job.name, account=job.account,
+            made_at=now, boot=moment.boot, boot_at=moment.seconds, devices=tuple(books.devices_of(job_id)),
+            fraction_done=report.fraction_done, forecast=report.forecast,
+        )  # fmt: skip
+        self._waiting[made.key] = made
+        self._remember(made)
+
+    def _remember(self, made: PastForecast) -> None:
+        self._first_at.setdefault(made.job, made.made_at)
+        self._last[made.job] = made
+
+    # --- storing ---------------------------------------------------------------------
+
+    def waiting(self) -> tuple[PastForecast, ...]:
+        """What is to be stored."""
+        return tuple(self._waiting.values())
+
+    def settle(self, books: Books) -> None:
+        """What is in the books waits no more."""
+        self._waiting = {key: made for key, made in self._waiting.items() if key not in books.forecasts}
+
+    def beyond_bounds(self, books: Books, now: float) -> tuple[Change, ...]:
+        """What the books are to let go of: of jobs that ended without finishing, and what is too much."""
+        orphans = {m.key for m in books.forecasts.values() if m.actual_seconds is None and _is_over(books, m)}
+        for job in [job for job in self._last if job not in books.jobs or not books.jobs[job].live]:
+            del self._last[job], self._first_at[job]
+        self._waiting = {key: made for key, made in self._waiting.items() if not _is_over(books, made)}
+        gone = orphans.union(past_forecasts.beyond_bounds(books.forecasts.values(), now))
+        return tuple(Erase(kind=PastForecast, forgotten=key) for key in sorted(gone))
+
+    # --- the end of a job --------------------------------------------------------------
+
+    def end(
+        self, books: Books, ctx: Context, job_id: str, message: EndJob, *, moment: Moment
+    ) -> Decision[Accepted]:
+        """End a job, and hold its forecasts against what came, in one decision."""
+        decision = arbiter.end(books, ctx, job_id, message)
+        if not books.jobs[job_id].live:
+            return decision
+        after = books.overlay()
+        after.apply(decision.changes)
+        changes: list[Change] = []
+        for made in self._of(books, lambda made: made.job == job_id and made.actual_seconds is None):
+            told = past_forecasts.scored(after, made, moment) if message.outcome is Outcome.FINISHED else None
+            if told is not None:
+                changes.append(told)
+            elif made.key in books.forecasts:
+                changes.append(Erase(kind=PastForecast, forgotten=made.key))
+        return replace(decision, changes=(*decision.changes, *changes))
+
+    # --- views -----------------------------------------------------------------------
 
     def scores(self, books: Books, now: float, account: str) -> tuple[ForecastScore, ...]:
         """An account's forecasts, oldest first, and what came where that is known."""
-        return tuple(_score(books, now, made) for made in self._made if made.account == account)
+        return past_forecasts.scores_of(self._of(books, lambda made: made.account == account), now)
+
+    def _of(self, books: Books, wanted: Callable[[PastForecast], bool]) -> list[PastForecast]:
+        # What is in the books is never older than what waits.
+        return [made for made in {**self._waiting, **books.forecasts}.values() if wanted(made)]
 
 
-def _score(books: Books, now: float, made: _Made) -> ForecastScore:
+def _is_over(books: Books, made: PastForecast) -> bool:
     job = books.jobs.get(made.job)
-    # One that was stopped or failed had no finish to be held against.
-    finished = job is not None and job.outcome is Outcome.FINISHED
-    ended = job.ended_at if job is not None and finished else None
-    return ForecastScore(
-        job=made.job,
-        made_ago_seconds=max(0.0, now - made.at),
-        forecast=made.forecast,
-        actual_seconds=None if ended is None else max(0.0, ended - made.at),
-        held=None if job is None or ended is None else _held(books, job, made),
-    )
-
-
-def _held(books: Books, job: Job, made: _Made) -> bool:
-    """Whether the job kept exactly the devices it had from then on."""
-    later = [lease for lease in books.all_leases_of(job.id) if lease.granted_at > made.at]
-    return not later and tuple(job.last_devices) == made.devices
+    return job is None or not job.live
 
 
 def what_if(books: Books, now: float, account: str, question: WhatIf) -> WhatIfAnswer:

@@ -7,13 +7,14 @@ from selfsched.protocol import (
     AccountView,
     AuditEntry,
     IssueToken,
+    LearnedHardware,
     LeaseView,
     ProblemCode,
     SetAccount,
     TokenIssued,
     TokenView,
 )
-from selfsched_broker.core import arbiter, views
+from selfsched_broker.core import arbiter, lessons, views
 from selfsched_broker.core.books import Books, Lease
 from selfsched_broker.core.draft import Context
 from selfsched_broker.core.leases import Refusal
@@ -104,6 +105,11 @@ class Management:
                 for lease in sorted(books.open_leases(), key=lambda lease: lease.fence)
             )
         )
+
+    def hardware(self, caller: Caller) -> tuple[LearnedHardware, ...]:
+        """What was learned of each kind of hardware, by name."""
+        self._admit(caller)
+        return self.service.look(lambda books, ctx: lessons.views(books, ctx.now))
 
     def audit(self, caller: Caller, last: int) -> tuple[AuditEntry, ...]:
         """The last entries of the audit, newest first."""

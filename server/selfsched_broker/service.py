@@ -34,11 +34,15 @@ from selfsched_broker.core.books import (
     Broker,
     Change,
     DevicePulse,
+    Erase,
     Holding,
     Job,
+    JobEvidence,
     JobPulse,
+    LearnedPrior,
     LeasePulse,
     Node,
+    PastForecast,
 )
 from selfsched_broker.core.draft import Context, Decision
 from selfsched_broker.core.leases import LeaseOptions, Refusal
@@ -55,7 +59,9 @@ CLUSTER = "cluster"
 """Topic: something that anyone may see of the cluster."""
 LEFT = "devices left"
 """Topic: a device waits for its node's proof that it is empty."""
-_LATER = (Broker, JobPulse, LeasePulse, Node, DevicePulse)
+_ASIDE = (PastForecast, JobEvidence, LearnedPrior, Erase)
+"""Nothing that is decided follows from them, and nobody waits for them."""
+_LATER = (Broker, JobPulse, LeasePulse, Node, DevicePulse, *_ASIDE)
 """A sign of life only makes things due later: the driver of time need not look again for it."""
 _RETRY_SECONDS = 1.0
 _SHORTEST_PAUSE_SECONDS = 0.01
@@ -367,7 +373,7 @@ def _topics(changes: Sequence[Change]) -> frozenset[str]:
             topics |= {job_topic(change.id), CLUSTER}
         elif isinstance(change, JobPulse):
             topics.add(job_topic(change.job))
-        elif not isinstance(change, LeasePulse):
+        elif not isinstance(change, (LeasePulse, *_ASIDE)):
             topics.add(CLUSTER)
         if isinstance(change, Holding) and change.state == "quarantined":
             topics.add(LEFT)

@@ -136,13 +136,13 @@ async def _serve(
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, life.end, signal.Signals(number).name)
-    polls, desk = Polls(loop), Desk(service)
+    polls, desk = Polls(loop), Desk(service, learn_seconds=settings.learn_seconds)
     service.listen(polls.tell)
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="broker-call") as workers:
         backstage = _backstage(settings, desk, polls, workers)
         servers = _servers(settings, listening, backstage)
         running = [asyncio.create_task(server.serve(sockets=own)) for server, own in servers]
-        with _node(desk, agent):
+        with _node(desk, agent), _learning(desk):
             service.start()
             await _started([server for server, _ in servers], running)
             told = [path for path in (settings.state_dir / READY_FILE, settings.ready_file) if path]
@@ -266,6 +266,15 @@ def _node(desk: Desk, agent: Agent | None) -> Iterator[None]:
     finally:
         desk.service.unlisten(node.tell)
         node.stop()
+
+
+@contextlib.contextmanager
+def _learning(desk: Desk) -> Iterator[None]:
+    desk.learner.start()
+    try:
+        yield
+    finally:
+        desk.learner.stop()
 
 
 def _remove_own(path: Path) -> None:

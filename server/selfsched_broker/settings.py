@@ -77,6 +77,7 @@ class BrokerSettings:
     policy: str = DEFAULT_POLICY
     ready_file: Path | None = None
     idle_exit_seconds: float | None = None
+    learn_seconds: float = 60.0
     calls_per_second: float = 20.0
     reports_per_second: float = 5.0
     lease: LeaseOptions = field(default_factory=LeaseOptions)
@@ -190,6 +191,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "idle_exit_seconds", _number(0.1, _MOST_SECONDS), "number", "never; private: `600`",
         "End so long after the last job.",
+    ),
+    Setting(
+        "learn_seconds", _number(0.1, _MOST_SECONDS), "number", "`60`",
+        "Hardware figures are learned from jobs' reports no more often than this.",
     ),
     Setting(
         "calls_per_second", _number(0.1, 1e6), "number", "`20`",

@@ -11,6 +11,7 @@ from selfsched.protocol import (
     AccountView,
     AuditEntry,
     IssueToken,
+    LearnedHardware,
     LeaseView,
     SetAccount,
     TokenIssued,
@@ -85,6 +86,12 @@ async def leases(call: Calls) -> Response:
 async def force_release(lease: str, call: Calls) -> Response:
     """End a job's right to a lease now."""
     return reply(await call.do(call.management.force_release, call.caller, lease))
+
+
+@router.get("/hardware", **describes(gives=LearnedHardware, many=True))
+async def hardware(call: Calls) -> Response:
+    """What was learned of each kind of hardware from the jobs that ran on it."""
+    return reply_list(await call.do(call.management.hardware, call.caller))
 
 
 @router.get("/audit", **describes(gives=AuditEntry, many=True))

@@ -89,5 +89,6 @@ async def job(job: str, call: Calls) -> Response:
 
 @router.get("/hardware/{name:path}/prior", **describes(gives=HardwarePrior))
 async def prior(name: str, call: Calls) -> Response:
-    """What is known of a kind of hardware."""
-    return reply(await call.do(call.desk.prior, call.caller, name))
+    """What is known of a kind of hardware. `job`: for one of yours, from all jobs but this one."""
+    job = call.request.query_params.get("job")
+    return reply(await call.do(call.desk.prior, call.caller, name, job=job))

@@ -76,4 +76,9 @@ class LearnedPrior(Record):
 
     @property
     def key(self) -> str:
-        return f"{self.hardware}|{self.without}"
+        return prior_key(self.hardware, self.without)
+
+
+def prior_key(hardware: str, without: str = "") -> str:
+    """Key of a learned prior. No name may have a bar in it."""
+    return f"{hardware}|{without}"

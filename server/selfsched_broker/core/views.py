@@ -21,6 +21,7 @@ from selfsched.protocol import (
     LeaseInstruction,
     ProblemCode,
 )
+from selfsched_broker.core import past_forecasts
 from selfsched_broker.core.books import Auction, Books, Device, Holding, Job, JobPulse, Lease
 from selfsched_broker.core.draft import Context
 from selfsched_broker.core.leases import Refusal
@@ -260,6 +261,7 @@ def account_view(books: Books, name: str) -> AccountView:
         held_devices=sum(len(books.devices_of(job.id)) for job in books.live_jobs_of(name)),
         used_device_seconds=account.used_device_seconds,
         debt_device_seconds=account.debt_device_seconds,
+        forecast_scores=past_forecasts.summary(books, name),
     )
 
 

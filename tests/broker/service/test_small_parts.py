@@ -1,8 +1,7 @@
-"""Clock, priors, forecasts, the broker's own node, sockets."""
+"""Clock, what-if, the broker's own node, sockets."""
 
 from __future__ import annotations
 
-import math
 import socket
 import threading
 from pathlib import Path
@@ -14,24 +13,19 @@ from selfsched.errors import InvalidSettings, Refused
 from selfsched.launch.local_devices import node_name as node_name_of_jobs
 from selfsched.protocol import (
     BidRow,
-    Forecast,
-    JobReport,
     JobState,
-    Moments,
     NodeInstructions,
     NodeReport,
-    Outcome,
     Placement,
     ProblemCode,
     StandingBid,
-    StepStatistics,
     WhatIf,
 )
 from selfsched_broker.clock import BrokerClock
 from selfsched_broker.core.books import Books, Broker, Job
 from selfsched_broker.core.leases import Refusal
 from selfsched_broker.failpoint import Failpoint
-from selfsched_broker.forecasts import ForecastLog, what_if
+from selfsched_broker.forecasts import what_if
 from selfsched_broker.listening import (
     Addresses,
     bind_unix,
@@ -40,7 +34,6 @@ from selfsched_broker.listening import (
     write_ready_file,
 )
 from selfsched_broker.own_node import OwnNode
-from selfsched_broker.priors import Priors
 from selfsched_broker.private import private_arguments, private_directory
 from selfsched_broker.service import LEFT
 from selfsched_broker.this_machine import node_name
@@ -56,44 +49,7 @@ def test_broker_time_goes_on_where_the_last_run_stopped() -> None:
     assert clock.now() == 60.0
 
 
-# --- priors -------------------------------------------------------------------------
-
-
-def seen(bandwidth: float, devices: int = 2, hardware: str = "V100") -> StepStatistics:
-    gradient = 10**8
-    seconds = 2 * max(devices - 1, 1) / devices * gradient / bandwidth
-    return StepStatistics(
-        hardware=hardware,
-        placement=Placement(devices=devices),
-        local_samples=32,
-        gradient_bytes=gradient,
-        log_step=Moments(count=10),
-        log_communication=Moments(count=10, mean=math.log(seconds)),
-    )
-
-
-def test_a_prior_moves_from_the_built_in_figure_to_what_jobs_saw() -> None:
-    priors = Priors()
-    before = priors.of("V100")
-    assert before.jobs == 0
-    for job in range(20):
-        priors.learn(f"job-{job}", [seen(4e10)])
-    after = priors.of("V100")
-    assert after.jobs == 20
-    assert after.bandwidth_bytes_per_second == pytest.approx(4e10)
-    assert after.sigma_log < before.sigma_log
-    assert priors.of("A100").bandwidth_bytes_per_second == before.bandwidth_bytes_per_second
-
-
-def test_one_job_counts_once_and_one_device_tells_nothing() -> None:
-    priors = Priors()
-    for _ in range(20):
-        priors.learn("job-1", [seen(4e10)])
-    priors.learn("job-2", [seen(4e10, devices=1)])
-    assert priors.of("V100").jobs == 1
-
-
-# --- forecasts ------------------------------------------------------------------------
+# --- what if --------------------------------------------------------------------------
 
 
 def books_with_a_job(**values: object) -> Books:
@@ -134,24 +90,6 @@ def test_what_was_not_bid_for_is_not_answered(
     with pytest.raises(Refusal) as refused:
         what_if(books_with_a_job(), 30.0, account, WhatIf(devices=devices))
     assert refused.value.code is code
-
-
-def test_a_forecast_is_scored_by_what_came() -> None:
-    log = ForecastLog()
-    made = Forecast(p10_seconds=80, p50_seconds=100, p90_seconds=120, assumption="as_now")
-    report = JobReport(incarnation=1, sequence=1, state=JobState.RUNNING, forecast=made)
-    books = books_with_a_job()
-    log.note(books, 100.0, "job-1", report)
-    log.note(books, 110.0, "job-1", report)  # less than a minute later: not kept
-    (open_score,) = log.scores(books, 150.0, "ada")
-    assert open_score.actual_seconds is None
-    stopped = books_with_a_job(state=JobState.ENDED, ended_at=210.0, outcome=Outcome.CANCELLED)
-    (unscored,) = log.scores(stopped, 300.0, "ada")
-    assert (unscored.actual_seconds, unscored.held) == (None, None)
-    ended = books_with_a_job(state=JobState.ENDED, ended_at=210.0, outcome=Outcome.FINISHED)
-    (score,) = log.scores(ended, 300.0, "ada")
-    assert (score.made_ago_seconds, score.actual_seconds, score.held) == (200.0, 110.0, True)
-    assert log.scores(ended, 300.0, "bob") == ()
 
 
 # --- the own node --------------------------------------------------------------------
