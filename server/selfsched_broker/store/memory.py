@@ -6,10 +6,26 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from selfsched_broker.core.books import TABLES, Books, Broker, Change, Claim, Erase, Holding, Lease, Record
+from selfsched_broker.core.books import (
+    TABLES,
+    Answer,
+    Auction,
+    Audit,
+    Books,
+    Broker,
+    Change,
+    Claim,
+    Erase,
+    Forget,
+    Holding,
+    Lease,
+    Record,
+)
 from selfsched_broker.core.leases import LeaseOptions
 from selfsched_broker.store.contract import StoreConflict, StoreFenced
 from selfsched_broker.store.retention import within_bounds
+
+_HISTORY = (Answer, Auction, Audit)
 
 
 @dataclass(slots=True)
@@ -27,7 +43,15 @@ class MemoryDisk:
 class MemoryStore:
     """A `contract.Store` without a file. Safe from several threads."""
 
-    def __init__(self, disk: MemoryDisk | None = None, bounds: LeaseOptions | None = None) -> None:
+    def __init__(
+        self,
+        disk: MemoryDisk | None = None,
+        bounds: LeaseOptions | None = None,
+        *,
+        keeps_history: bool = True,
+    ) -> None:
+        # Without its history months of decisions pass in the memory of a day (simulation).
+        self._keeps_history = keeps_history
         self._disk = disk or MemoryDisk()
         self._bounds = bounds or LeaseOptions()
         self._incarnation = 0
@@ -51,7 +75,11 @@ class MemoryStore:
                 raise StoreFenced("another broker has taken over this store")
             self._check(durable)
             for change in durable:
-                self._write(change)
+                if self._keeps_history or not isinstance(change, _HISTORY):
+                    self._write(change)
+            if not self._keeps_history:
+                for forgotten in (change for change in changes if isinstance(change, Forget)):
+                    self._disk.rows.get(forgotten.kind, {}).pop(forgotten.forgotten, None)
 
     def close(self) -> None:
         """Nothing to let go of."""
