@@ -23,7 +23,7 @@ answer depends neither on the order of the jobs nor on a random number.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -89,6 +89,10 @@ class Division:
     without: Mapping[str, Mapping[str, Choice]] = field(default_factory=dict)
     """For each job that draws seats: what the others would choose if it wanted nothing."""
     method: str = "counts"
+    harm: Mapping[str, float] = field(default_factory=dict)
+    """Where `without` is not known: what each winner costs the others, in weight x log value."""
+    settle: Callable[[], Mapping[str, float]] | None = field(default=None, compare=False)
+    """`harm` exactly, by dividing again without each winner: takes its time."""
 
 
 def divide(question: Question, *, method: Literal["counts", "milp"] | None = None) -> Division:
@@ -105,12 +109,13 @@ def divide(question: Question, *, method: Literal["counts", "milp"] | None = Non
         return Division({}, 0.0, 0.0)
     if not question.seats:
         question = Question({"": 0}, question.choices, question.limits)
-    if method == "counts" or (method is None and _fits_counts(question)):
+    if method == "counts" or (method is None and fits_counts(question)):
         return _by_counts(question)
     return _by_milp(question)
 
 
-def _fits_counts(question: Question) -> bool:
+def fits_counts(question: Question) -> bool:
+    """Whether dynamic programming over the free devices of the nodes is quick enough, and allowed."""
     if _binding_limits(question) or _conflicts(question):
         return False
     states = math.prod(n + 1 for n in question.seats.values())

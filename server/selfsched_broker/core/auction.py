@@ -25,7 +25,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from selfsched_broker.core.allocation import Division, Question, divide
+from selfsched_broker.core.allocation import MOST_WORK, Division, Question, divide, fits_counts
 from selfsched_broker.core.choices import (
     Ground,
     Standing,
@@ -44,13 +44,19 @@ from selfsched_broker.core.fairness import (
     weight_parts,
 )
 from selfsched_broker.core.market import Award, Contender, Market, Ruling
+from selfsched_broker.core.options import WIDEST_NODE, write_options
+from selfsched_broker.core.partition import divide_options
 from selfsched_broker.core.placement import assign_devices
-from selfsched_broker.core.reasons import Outcome, explain, sum_up
+from selfsched_broker.core.reasons import Crowd, Outcome, explain, sum_up
 from selfsched_broker.core.reservation import Reservation, reserve_seats
 from selfsched_broker.core.visits import Visit, serve_visits
 
 FEWEST_CONSIDERED = 10
 _LEAST_PAYMENT = 1e-300
+# States of free counts up to which choices are written for every node.
+_MOST_STATES = 20_000
+# Choices up to which quotas and devices that two insist on are left to integer programming by node.
+_FEW_CHOICES = 300
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +90,7 @@ class _Sitting:
     considered: set[str] = field(default_factory=set)
     payments: dict[str, float] = field(default_factory=dict)
     gap: float = 0.0
+    settle: Callable[[], Mapping[str, float]] | None = None
 
 
 def hold_auction(market: Market, rule: Rule = THEMIS) -> Ruling:
@@ -208,8 +215,7 @@ def _divide_among(standings: Sequence[Standing], sitting: _Sitting, *, pays: boo
     gone |= sitting.reservation.withheld
     seats = [seat for seat in sitting.market.seats if seat.device not in gone]
     ground = survey(seats, sitting.market)
-    choices = write_choices(standings, ground, sitting.market, entitles=sitting.rule.entitles)
-    division = divide(Question(ground.seats, choices, _limits(standings, sitting)))
+    division = _division(standings, ground, sitting, pays=pays)
     chosen = [division.chosen[s.job] for s in sorted(standings, key=lambda s: s.contender.number)]
     given = assign_devices(chosen, seats, {s.job: s.contender for s in standings})
     for standing in standings:
@@ -217,21 +223,58 @@ def _divide_among(standings: Sequence[Standing], sitting: _Sitting, *, pays: boo
     if pays:
         sitting.payments = _payments(standings, division)
         sitting.gap = max(0.0, division.bound - division.gain) / len(standings)
+        if division.settle is not None:
+            sitting.settle = _Settlement(division.settle, {s.job: s.weight for s in standings})
+
+
+@dataclass(frozen=True, slots=True)
+class _Settlement:
+    """Exact payments, when they are asked for."""
+
+    harm: Callable[[], Mapping[str, float]]
+    weights: Mapping[str, float]
+
+    def __call__(self) -> dict[str, float]:
+        return {job: _payment(harm, self.weights[job]) for job, harm in self.harm().items()}
+
+
+def _division(standings: Sequence[Standing], ground: Ground, sitting: _Sitting, *, pays: bool) -> Division:
+    """By choices for every node where these are few, else by pieces."""
+    market, entitles = sitting.market, sitting.rule.entitles
+    limits = _limits(standings, sitting)
+    if _is_lab(standings, ground):
+        question = Question(ground.seats, write_choices(standings, ground, market, entitles=entitles), limits)
+        if fits_counts(question) or sum(map(len, question.choices.values())) <= _FEW_CHOICES:
+            return divide(question)
+    return divide_options(write_options(standings, ground, market, limits, entitles=entitles), pays=pays)
+
+
+def _is_lab(standings: Sequence[Standing], ground: Ground) -> bool:
+    """Whether choices can be written for every node, and counts of free devices be gone through."""
+    if max(ground.seats.values(), default=0) > WIDEST_NODE:
+        return True
+    states = math.prod(seats + 1 for seats in ground.seats.values())
+    rows = sum(len(standing.rows) for standing in standings)
+    return states <= _MOST_STATES and states * rows * len(ground.seats) <= MOST_WORK
 
 
 def _limits(standings: Sequence[Standing], sitting: _Sitting) -> list[tuple[frozenset[str], int]]:
     """What each account with a quota may hold, less what its other jobs have or were given."""
     members = {s.job for s in standings}
+    limited = {c.account for c in sitting.market.contenders if c.quota_left is not None}
+    jobs: dict[str, list[Contender]] = {account: [] for account in sorted(limited)}
+    for contender in sitting.market.contenders:
+        if contender.account in limited:
+            jobs[contender.account].append(contender)
     limits = []
-    for account in sorted({s.contender.account for s in standings}):
-        own = [c for c in sitting.market.contenders if c.account == account]
-        left = min((c.quota_left for c in own if c.quota_left is not None), default=None)
-        if left is None:
+    for own in jobs.values():
+        group = frozenset(c.job for c in own if c.job in members)
+        if not group:
             continue
+        left = min(c.quota_left for c in own if c.quota_left is not None)
         held = {c.job: len(c.kept) + len(c.at_stake) for c in own}
         others = [c.job for c in own if c.job not in members]
         elsewhere = sum(len(sitting.devices[j]) if j in sitting.devices else held[j] for j in others)
-        group = frozenset(c.job for c in own if c.job in members)
         limits.append((group, left + sum(held.values()) - elsewhere))
     return limits
 
@@ -241,12 +284,17 @@ def _payments(standings: Iterable[Standing], division: Division) -> dict[str, fl
     payments = {}
     for standing in standings:
         without = division.without.get(standing.job)
-        if without is None:
-            continue
-        harm = sum(choice.welfare - division.chosen[job].welfare for job, choice in without.items())
-        # Tiny weights would underflow: c is above 0 however small.
-        payments[standing.job] = max(math.exp(-max(0.0, harm) / standing.weight), _LEAST_PAYMENT)
+        harm = division.harm.get(standing.job)
+        if without is not None:
+            harm = sum(choice.welfare - division.chosen[job].welfare for job, choice in without.items())
+        if harm is not None:
+            payments[standing.job] = _payment(harm, standing.weight)
     return payments
+
+
+def _payment(harm: float, weight: float) -> float:
+    """Tiny weights would underflow: c is above 0 however small."""
+    return max(math.exp(-max(0.0, harm) / weight), _LEAST_PAYMENT)
 
 
 # --- the ruling --------------------------------------------------------------------------
@@ -255,6 +303,7 @@ def _payments(standings: Iterable[Standing], division: Division) -> dict[str, fl
 def _conclude(sitting: _Sitting) -> Ruling:
     market = sitting.market
     outcomes = [_outcome(contender, sitting) for contender in market.contenders]
+    crowd = Crowd(outcomes)
     awards = {}
     for outcome in outcomes:
         job = outcome.contender.job
@@ -266,12 +315,12 @@ def _conclude(sitting: _Sitting) -> Ruling:
             rho_before=outcome.rho_before,
             rho_after=outcome.rho_after,
             payment=sitting.payments.get(job),
-            reason=explain(outcome, outcomes, market),
+            reason=explain(outcome, crowd, market),
         )
     first = sitting.reservation.job
     reserve = {first: sitting.reservation.devices} if first and not awards[first].devices else {}
     reason = sum_up(market, awards.values())
-    return Ruling(awards=awards, gap=sitting.gap, reserve=reserve, reason=reason)
+    return Ruling(awards=awards, gap=sitting.gap, reserve=reserve, reason=reason, settle=sitting.settle)
 
 
 def _outcome(contender: Contender, sitting: _Sitting) -> Outcome:

@@ -16,7 +16,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -88,6 +88,8 @@ def write_options(
     ground: Ground,
     market: Market,
     limits: Sequence[tuple[frozenset[str], int]] = (),
+    *,
+    entitles: bool = True,
 ) -> Options:
     """All options of all contenders.
 
@@ -96,8 +98,10 @@ def write_options(
         ground: the seats.
         market: the question.
         limits: groups of jobs and the devices they may hold together.
+        entitles: whether a share is guaranteed.
     """
-    return _Writer(standings, ground, market).write(limits)
+    options = _Writer(standings, ground, market).write(limits)
+    return options if entitles else replace(options, urgency=np.zeros(len(options.standings)))
 
 
 class _Writer:

@@ -6,6 +6,7 @@ and their rho, which are public, and never their bids.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,27 @@ class Outcome:
     rows: tuple[Row, ...]
 
 
+class Crowd:
+    """All outcomes of an auction, with what the sentences need of them counted once."""
+
+    def __init__(self, outcomes: Sequence[Outcome]) -> None:
+        self._by_job = {outcome.contender.job: outcome for outcome in outcomes}
+        self._wanting = sum(_wanted_more(outcome) for outcome in outcomes)
+        self.given = sum(outcome.got for outcome in outcomes)
+        served = [outcome for outcome in outcomes if outcome.got]
+        self._first = heapq.nlargest(2, served, key=lambda o: (o.got - o.held, o.got, -o.contender.number))
+
+    def of(self, job: str) -> Outcome:
+        return self._by_job[job]
+
+    def others_want_more(self, outcome: Outcome) -> bool:
+        return self._wanting > _wanted_more(outcome)
+
+    def rival(self, outcome: Outcome) -> Outcome | None:
+        """Who has what this job does not: the one that gained most, else the one that holds most."""
+        return next((other for other in self._first if other is not outcome), None)
+
+
 def sum_up(market: Market, awards: Collection[Award]) -> str:
     """One auction in a sentence: what was at stake in it, then what all jobs have of the cluster.
 
@@ -49,12 +71,12 @@ def sum_up(market: Market, awards: Collection[Award]) -> str:
     )
 
 
-def explain(outcome: Outcome, everyone: Sequence[Outcome], market: Market) -> str:
+def explain(outcome: Outcome, crowd: Crowd, market: Market) -> str:
     """The reason of one award.
 
     Args:
         outcome: what happened to the job.
-        everyone: what happened to all, itself included.
+        crowd: what happened to all, itself included.
         market: the question.
     """
     if outcome.visit:
@@ -63,39 +85,39 @@ def explain(outcome: Outcome, everyone: Sequence[Outcome], market: Market) -> st
             f" {_seconds(market.options.visit_seconds)}, to measure your speed; it costs nothing"
         )
     if outcome.got > outcome.held:
-        return _more(outcome, everyone, market)
+        return _more(outcome, crowd, market)
     if outcome.got < outcome.held:
-        return _less(outcome, everyone, market)
+        return _less(outcome, crowd, market)
     if outcome.got:
-        return _same(outcome, everyone, market)
-    return _waits(outcome, everyone, market)
+        return _same(outcome, crowd, market)
+    return _waits(outcome, crowd, market)
 
 
-def _more(outcome: Outcome, everyone: Sequence[Outcome], market: Market) -> str:
+def _more(outcome: Outcome, crowd: Crowd, market: Market) -> str:
     verb = "grows to" if outcome.held else "gets"
     head = f"{verb} {outcome.got} of {_devices(market.total_devices)}"
-    if not any(_wanted_more(other) for other in everyone if other is not outcome):
+    if not crowd.others_want_more(outcome):
         return f"{head}: nobody else wants them"
     return f"{head}: your share is {_number(outcome.owed)}{_rho_words(outcome)}"
 
 
-def _less(outcome: Outcome, everyone: Sequence[Outcome], market: Market) -> str:
+def _less(outcome: Outcome, crowd: Crowd, market: Market) -> str:
     head = (
         f"shrinks to {outcome.got} of {outcome.held}" if outcome.got else f"gives up {_devices(outcome.held)}"
     )
     if outcome.visitor is not None:
-        visitor = next(o for o in everyone if o.contender.job == outcome.visitor)
+        visitor = crowd.of(outcome.visitor)
         return (
             f"{head}: {_who(visitor, outcome)} makes a first visit, and you hold more than your share of"
             f" {_number(outcome.owed)}"
         )
-    rival = _rival(outcome, everyone)
+    rival = crowd.rival(outcome)
     if rival is None:
         return f"{head}: what is left would not run on more, or not for longer than a restart costs"
     return f"{head}: {_against(rival, outcome)}"
 
 
-def _same(outcome: Outcome, everyone: Sequence[Outcome], market: Market) -> str:
+def _same(outcome: Outcome, crowd: Crowd, market: Market) -> str:
     head = f"{outcome.got} of {_devices(market.total_devices)}"
     if not outcome.measured:
         return f"{head}: measuring your speed"
@@ -104,16 +126,16 @@ def _same(outcome: Outcome, everyone: Sequence[Outcome], market: Market) -> str:
     if not outcome.contender.may_move:
         return f"{head}: your last move is not repaid yet, or you cannot be moved"
     if outcome.got >= outcome.contender.allowed_devices[-1]:
-        if not any(_wanted_more(other) for other in everyone if other is not outcome):
+        if not crowd.others_want_more(outcome):
             return f"{head}: nobody else wants them"
         return f"{head}: all you can use"
-    if sum(other.got for other in everyone) < market.total_devices:
+    if crowd.given < market.total_devices:
         return f"{head}: {_not_worth(outcome, market)}"
-    rival = _rival(outcome, everyone)
+    rival = crowd.rival(outcome)
     return f"{head}: {_against(rival, outcome)}" if rival else f"{head}: as before"
 
 
-def _waits(outcome: Outcome, everyone: Sequence[Outcome], market: Market) -> str:
+def _waits(outcome: Outcome, crowd: Crowd, market: Market) -> str:
     need = outcome.contender.allowed_devices[0]
     if outcome.contender.quota_left is not None and outcome.contender.quota_left < need:
         return f"waits: your account may hold {_devices(outcome.contender.quota_left)} more, you need {need}"
@@ -125,16 +147,10 @@ def _waits(outcome: Outcome, everyone: Sequence[Outcome], market: Market) -> str
         return f"waits: your rho is {outcome.rho_before:.2f}; jobs with a worse one come first"
     if need > 1 and outcome.contender.passed_over >= 1:
         return f"waits: devices that become free are kept for you until there are {need}"
-    rival = _rival(outcome, everyone)
+    rival = crowd.rival(outcome)
     if rival is None:
         return f"waits: no {_devices(need)} free for you now"
     return f"waits for {_devices(need)}: {_against(rival, outcome)}"
-
-
-def _rival(outcome: Outcome, everyone: Sequence[Outcome]) -> Outcome | None:
-    """Who has what this job does not: the one that gained most, else the one that holds most."""
-    others = [o for o in everyone if o is not outcome and o.got]
-    return max(others, key=lambda o: (o.got - o.held, o.got, -o.contender.number), default=None)
 
 
 def _against(rival: Outcome, outcome: Outcome) -> str:

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from selfsched_broker.core.solver.dual import price
 from selfsched_broker.core.solver.exact import Effort, finish
-from selfsched_broker.core.solver.problem import Prices, Problem, Solution
+from selfsched_broker.core.solver.packing import Board
+from selfsched_broker.core.solver.problem import Floats, Prices, Problem, Solution
 from selfsched_broker.core.solver.rounding import round_up
 from selfsched_broker.core.solver.search import fill, improve
 
 
-def solve(problem: Problem, effort: Effort | None = None) -> Solution:
+def solve(
+    problem: Problem,
+    effort: Effort | None = None,
+    *,
+    incumbent: Sequence[int] | None = None,
+    start: Floats | None = None,
+) -> Solution:
     """The best division found, and the bound that no division exceeds.
 
     Args:
         problem: the question.
         effort: limits of the exact finish; None: the default ones.
+        incumbent: an option for each job, how things are now: bettered, it is what the division
+            has to beat, so that an unchanged question moves nobody for the sake of rounding.
+        start: prices of a similar question.
 
     Raises:
         ValueError: the question cannot be answered (see `Problem.check`).
@@ -26,10 +38,26 @@ def solve(problem: Problem, effort: Effort | None = None) -> Solution:
     if not problem.jobs:
         none = np.zeros(0)
         return Solution(np.zeros(0, np.int64), 0.0, 0.0, Prices(none, none, none, none, 0.0))
-    prices = price(problem)
+    prices = price(problem, start)
     board = round_up(problem, prices)
-    improve(board, prices)
-    fill(board)
+    _better(board, prices)
+    if incumbent is not None:
+        rival = _board_of(problem, incumbent)
+        if rival.fits():
+            _better(rival, prices)
+            board = rival if rival.gain() >= board.gain() - 1e-9 else board
     chosen = np.array(board.chosen)
     solution = Solution(chosen, float(problem.gain[chosen].sum()), prices.bound, prices)
     return finish(problem, solution, effort)
+
+
+def _better(board: Board, prices: Prices) -> None:
+    improve(board, prices)
+    fill(board)
+
+
+def _board_of(problem: Problem, options: Sequence[int]) -> Board:
+    board = Board(problem)
+    for job, option in enumerate(options):
+        board.take(job, int(option))
+    return board
