@@ -62,6 +62,7 @@ Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 DeviceCount = Annotated[int, Field(ge=1, le=MAX_DEVICES)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Deviation = Annotated[float, Field(ge=-100, le=100)]
 
 
 class Message(BaseModel):
@@ -297,6 +298,8 @@ class JobReport(Message):
     statistics: Annotated[tuple[StepStatistics, ...], Field(max_length=64)] = ()
     forecast: Forecast | None = None
     """The job's own, `as_now`."""
+    forecast_width: Annotated[float, Field(ge=0.01, le=100)] = 1.0
+    """By what past scores made the interval of `forecast` wider or narrower (log); 1: by nothing."""
     wait_seconds: Annotated[float, Field(ge=0, le=60)] = 0.0
     """How long the answer may be held back while nothing changes."""
     seen: Count = 0
@@ -360,9 +363,11 @@ class ForecastScores(Message):
     """Of them, those after which the job's devices changed, which `as_now` leaves out."""
     jobs: Count = 0
     """Of so many jobs."""
-    deviations: Annotated[tuple[Annotated[float, Field(ge=-100, le=100)], ...], Field(max_length=256)] = ()
-    """Of those whose devices stayed, oldest first: how many of the forecast's own standard deviations
-    the logarithm of what came lay above that of the median."""
+    runs: Annotated[
+        tuple[Annotated[tuple[Deviation, ...], Field(max_length=64)], ...], Field(max_length=64)
+    ] = ()
+    """Of each job, oldest first, its forecasts whose devices stayed: how many standard deviations, of
+    the logarithm and before any recalibration, what came lay above the median."""
 
 
 class LeasedDevice(Message):
