@@ -258,7 +258,7 @@ class Desk:
 def _register(books: Books, ctx: Context, account: str, message: RegisterJob) -> Decision[JobRegistered]:
     """Take a new job, and tell it how the account's forecasts came out."""
     decision = arbiter.register(books, ctx, account, message)
-    scores = past_forecasts.summary(books, account, deviations=True)
+    scores = past_forecasts.summary(books, account, runs=True)
     return replace(decision, answer=decision.answer.model_copy(update={"forecast_scores": scores}))
 
 

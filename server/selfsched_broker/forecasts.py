@@ -60,7 +60,7 @@ class ForecastLog:
         made = PastForecast(
             job=job_id, number=last.number + 1 if last else 1, name=job.name, account=job.account,
             made_at=now, boot=moment.boot, boot_at=moment.seconds, devices=tuple(books.devices_of(job_id)),
-            fraction_done=report.fraction_done, forecast=report.forecast,
+            fraction_done=report.fraction_done, forecast=report.forecast, width=report.forecast_width,
         )  # fmt: skip
         self._waiting[made.key] = made
         self._remember(made)

@@ -35,6 +35,8 @@ LATER_SECONDS = 60.0
 LEAST_SECONDS = 1.0
 _Z90 = 1.2815515655446004
 _MOST_DEVIATIONS = 100.0
+_LEAST_SIGMA = 1e-3
+_RUNS, _RUN_FORECASTS = 64, 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,13 +131,13 @@ def scores_of(made: Iterable[PastForecast], now: float) -> tuple[ForecastScore, 
     )
 
 
-def summary(books: Books, account: str, *, deviations: bool = False) -> ForecastScores | None:
+def summary(books: Books, account: str, *, runs: bool = False) -> ForecastScores | None:
     """How an account's forecasts came out; None while none has.
 
     Args:
         books: as they are.
         account: whose.
-        deviations: each one's deviation too, for a job that calibrates itself.
+        runs: each one's deviation too, for a job that calibrates itself.
     """
     past = [m for m in books.forecasts.values() if m.account == account and m.actual_seconds is not None]
     if not past:
@@ -147,16 +149,25 @@ def summary(books: Books, account: str, *, deviations: bool = False) -> Forecast
         held=sum(bool(covered(made)) for made in past),
         resized=len(past) - len(still),
         jobs=len({made.job for made in past}),
-        deviations=tuple(map(_deviation, still)) if deviations else (),
+        runs=_runs(still) if runs else (),
     )
 
 
+def _runs(still: Iterable[PastForecast]) -> tuple[tuple[float, ...], ...]:
+    of_job: dict[str, list[float]] = defaultdict(list)
+    for made in still:
+        of_job[made.job].append(_deviation(made))
+    return tuple(tuple(run[-_RUN_FORECASTS:]) for run in of_job.values())[-_RUNS:]
+
+
 def _deviation(made: PastForecast) -> float:
+    """In standard deviations of the side on which what came lay, as they were before recalibration."""
     assert made.actual_seconds is not None
     low, middle, high = map(_log, _quantiles(made.forecast))
-    sigma = max((high - low) / (2 * _Z90), 1e-3)
-    apart = (_log(made.actual_seconds) - middle) / sigma
-    return min(max(apart, -_MOST_DEVIATIONS), _MOST_DEVIATIONS)
+    apart = _log(made.actual_seconds) - middle
+    side = high - middle if apart > 0 else middle - low
+    sigma = max(side / _Z90 / made.width, _LEAST_SIGMA)
+    return min(max(apart / sigma, -_MOST_DEVIATIONS), _MOST_DEVIATIONS)
 
 
 def _quantiles(forecast: Forecast) -> tuple[float, float, float]:

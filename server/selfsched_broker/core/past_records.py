@@ -29,6 +29,8 @@ class PastForecast(Record):
     devices: tuple[str, ...]
     fraction_done: float
     forecast: Forecast
+    width: float = 1.0
+    """By what its interval had been recalibrated."""
     actual_seconds: float | None = None
     """Until the job finished; None: it has not."""
     kept_devices: bool | None = None

@@ -199,16 +199,19 @@ def test_an_account_is_told_how_many_held_and_how_many_were_resized() -> None:
             made(2, actual_seconds=100 * math.exp(2 * spread), kept_devices=True),
             made(3, actual_seconds=300.0, kept_devices=False),
             made(4),
+            made(
+                1, job="job-2", width=2.0, actual_seconds=100 * math.exp(-2 * spread), kept_devices=True
+            ),
             made(5, account="bob", actual_seconds=1.0, kept_devices=True),
         ]
     )
-    found = summary(books, "ann", deviations=True)
+    found = summary(books, "ann", runs=True)
     assert found is not None
-    assert (found.made, found.held, found.resized, found.jobs) == (3, 1, 1, 1)
-    assert found.deviations == pytest.approx((0.0, 2.0))
+    assert (found.made, found.held, found.resized, found.jobs) == (4, 1, 1, 2)
+    assert found.runs == (pytest.approx((0.0, 2.0)), pytest.approx((-4.0,)))
     plain = summary(books, "ann")
     assert plain is not None
-    assert plain.deviations == ()
+    assert plain.runs == ()
     assert summary(books, "eve") is None
 
 
@@ -216,9 +219,9 @@ def test_a_forecast_without_a_width_has_a_bounded_deviation() -> None:
     books = Books(broker=Broker(incarnation=1))
     sure = Forecast(p10_seconds=0, p50_seconds=0, p90_seconds=0, assumption="as_now")
     books.apply([made(1, forecast=sure, actual_seconds=1e9, kept_devices=True)])
-    found = summary(books, "ann", deviations=True)
+    found = summary(books, "ann", runs=True)
     assert found is not None
-    assert found.deviations == (100.0,)
+    assert found.runs == ((100.0,),)
 
 
 def test_the_score_stands_in_the_accounts_view() -> None:
