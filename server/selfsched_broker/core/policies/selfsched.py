@@ -6,16 +6,15 @@ devices and needs at least m, they are worth
     weight  m  [ (short + late) U(x) + critical min(x, 1) ],    x = rate(n) / rate(m),
     U(x) = x below 1, 1 + ln x above
 
-    short     median remaining time of all / its remaining time, over the root of m
-    late      (rho / 1.2)^4
-    critical  300, if its remaining time comes within a term of the least time in which all work
+    short     median remaining time of all / its remaining time, over m
+    late      (rho / 1.3)^6
+    critical  30, if its remaining time comes within a term of the least time in which all work
               could be done; else 0
 
 so that, counted by the device,
 
-* shortest remaining time first is what happens while nothing else is pressing: it has the least
-  mean completion (Smith 1956: by weight over time; the root of m lets a gang wait a little
-  longer for its many devices, short of the full m of weighted work, by which gangs starve);
+* the least remaining work comes first while nothing else is pressing, which has the least mean
+  completion (Smith 1956: in the order of weight over work);
 * a job that waits longer than its fair time gains on all others without limit, so none starves;
 * the jobs that will decide when all is done are never made to wait: the least time is
   max(sum of work / devices, longest remaining time), Graham's bound (1969); it is for running at
@@ -46,11 +45,11 @@ from selfsched_broker.core.choices import Standing, Worth
 from selfsched_broker.core.fairness import Row, rate, restart_cost
 from selfsched_broker.core.market import Market, Ruling
 
-LATE_FROM = 1.2
+LATE_FROM = 1.3
 """A rho at which lateness weighs as much as an average job's shortness."""
-LATE_POWER = 4
-LATEST = 1e3
-CRITICAL = 300.0
+LATE_POWER = 6
+LATEST = 100.0
+CRITICAL = 30.0
 DOUBT = 1.28
 """Standard deviations by which a remaining time may well be longer (90 %)."""
 SHORTEST = 1e3
@@ -98,7 +97,7 @@ def worths(standings: Mapping[str, Standing], market: Market) -> dict[str, Worth
     found = {}
     for job, standing in standings.items():
         outlook = outlooks[job]
-        short = min(usual / outlook.remaining, SHORTEST) / math.sqrt(standing.allowed[0])
+        short = min(usual / outlook.remaining, SHORTEST) / standing.allowed[0]
         late = min(max(outlook.rho, 0.0) / LATE_FROM, LATEST) ** LATE_POWER
         slack = soonest - outlook.late_remaining
         critical = CRITICAL if slack <= market.options.term_seconds else 0.0
