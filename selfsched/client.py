@@ -38,6 +38,7 @@ from selfsched.errors import (
 )
 from selfsched.protocol import (
     Accepted,
+    AccountView,
     AuctionView,
     ClusterView,
     ControlJob,
@@ -137,9 +138,10 @@ class BrokerClient:
         """`POST /v1/jobs/{id}/end`."""
         return self._post(f"/v1/jobs/{_segment(job)}/end", end, Accepted, key=key)
 
-    def hardware_prior(self, hardware: str) -> HardwarePrior:
-        """`GET /v1/hardware/{name}/prior`."""
-        return self._get(f"/v1/hardware/{_segment(hardware)}/prior", HardwarePrior)
+    def hardware_prior(self, hardware: str, *, job: str | None = None) -> HardwarePrior:
+        """`GET /v1/hardware/{name}/prior`; for one of our jobs, without that job's own evidence."""
+        asking = f"?job={_segment(job)}" if job is not None else ""
+        return self._get(f"/v1/hardware/{_segment(hardware)}/prior{asking}", HardwarePrior)
 
     # --- people ----------------------------------------------------------------------
 
@@ -166,6 +168,10 @@ class BrokerClient:
     def control(self, job: str, control: ControlJob, *, key: str) -> Accepted:
         """`POST /v1/jobs/{id}/control`."""
         return self._post(f"/v1/jobs/{_segment(job)}/control", control, Accepted, key=key)
+
+    def account(self) -> AccountView:
+        """`GET /v1/accounts/me`."""
+        return self._get("/v1/accounts/me", AccountView)
 
     def my_forecasts(self) -> tuple[ForecastScore, ...]:
         """`GET /v1/accounts/me/forecasts`: past ones and what came."""

@@ -17,13 +17,14 @@ from typing import Any
 from selfsched.core import history as histories
 from selfsched.core.bidding import duration_words
 from selfsched.core.events import FitFinished, FitStarted, StepsTimed
+from selfsched.core.hardware_figures import HardwareFigures, unusable
 from selfsched.core.history import JobHistory
 from selfsched.core.job_model import JobModel
 from selfsched.core.reporting import JobFacts
 from selfsched.elastic.allocation import Device, SegmentEnd
 from selfsched.elastic.job import JobDescription
 from selfsched.elastic.segment import boottime
-from selfsched.protocol import Forecast, HardwarePrior, Instructions, StepStatistics
+from selfsched.protocol import Forecast, ForecastScores, HardwarePrior, Instructions, StepStatistics
 
 MODEL_FILE = "model.json"
 UNKNOWN_HARDWARE = "unknown"
@@ -43,11 +44,14 @@ class JobRecord:
     def __init__(self, job: JobDescription, name: str) -> None:
         self._job = job
         self.history = JobHistory(name=name)
-        self.prior: HardwarePrior | None = None
-        """Of the hardware, once the broker has told it."""
+        self.forecast_scores: ForecastScores | None = None
+        """How the account's earlier forecasts came out, once the broker has told it."""
+        self._figures: dict[str, HardwareFigures] = {}
         self._model = self._from_earlier_life(job.run_directory / MODEL_FILE)
         self._fit: FitStarted | None = None
         self._is_stepping = False
+        self._began = (0, 0.0)
+        """Devices of the running segment, and when it started."""
         self._registered_at = boottime()
         self._look_ahead: tuple[Forecast, float] | None = None
         """The broker's, and when it came: it counts from then."""
@@ -64,12 +68,43 @@ class JobRecord:
             # Of another version, or damaged: learn anew.
             return self._restored(UNKNOWN_HARDWARE, None)
 
+    def prior(self, hardware: str) -> HardwarePrior | None:
+        """What the broker knows of this hardware; None: the built-in figures are used."""
+        figures = self._figures.get(hardware)
+        return None if figures is None else figures.prior
+
+    def told_of_hardware(self, hardware: str, prior: HardwarePrior) -> str | None:
+        """The broker told what it knows; used at once before the first step of a segment, else from the next.
+
+        Returns:
+            Words for the user where it cannot be used, and that is news.
+        """
+        refused = unusable(prior, hardware)
+        if refused is not None:
+            return self.refused_figures(hardware, refused)
+        self._note_figures(HardwareFigures(hardware=hardware, prior=prior))
+        is_early = hardware == self._model.hardware and self._model.devices and not self._is_stepping
+        if is_early and prior != self._model.prior:
+            self._begin(hardware, *self._began)
+        return None
+
+    def refused_figures(self, hardware: str, why: str) -> str | None:
+        """What the broker told is no prior; words for the user where that is news."""
+        before = self._figures.get(hardware)
+        new = HardwareFigures(hardware=hardware, prior=before.prior if before else None, refused=why)
+        self._note_figures(new)
+        return new.refusal_words if new != before else None
+
+    def _note_figures(self, figures: HardwareFigures) -> None:
+        self._figures[figures.hardware] = figures
+        self.history = self.history.model_copy(update={"figures": figures})
+
     def _restored(self, hardware: str, state: dict[str, Any] | None) -> JobModel:
         return JobModel(
             hardware=hardware,
             min_devices=self._job.min_devices,
             max_devices=self._job.max_devices,
-            prior=self.prior,
+            prior=self.prior(hardware),
             state=state,
         )
 
@@ -100,14 +135,19 @@ class JobRecord:
     def segment_started(self, ordinal: int, devices: tuple[Device, ...], why: str, now: float) -> None:
         """A segment begins on these devices."""
         hardware = devices[0].model
-        if hardware != self._model.hardware or (self.prior is not None and self._model.prior != self.prior):
-            self._model = self._restored(hardware, self._model.to_state())
-        self._model.segment_started(len(devices), now)
         self._is_stepping = False
+        self._began = (len(devices), now)
+        self._begin(hardware, *self._began)
         self.history = histories.segment_started(
             self.history, ordinal, tuple(device.id for device in devices),
             now_s=self._since(now), step=self._model.progress().step, why=why,
         )  # fmt: skip
+
+    def _begin(self, hardware: str, devices: int, now: float) -> None:
+        prior = self.prior(hardware)
+        if hardware != self._model.hardware or (prior is not None and self._model.prior != prior):
+            self._model = self._restored(hardware, self._model.to_state())
+        self._model.segment_started(devices, now)
 
     def segment_ended(self, end: SegmentEnd, now: float) -> None:
         """A segment is over."""

@@ -21,6 +21,7 @@ import socket
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
@@ -28,6 +29,7 @@ from typing import Any, Protocol
 from selfsched.client import NO_BROKER
 from selfsched.core import negotiation
 from selfsched.core.events import RankRaised, StepsTimed
+from selfsched.core.hardware_figures import FiguresDue
 from selfsched.core.held_leases import Safety
 from selfsched.core.negotiation_state import (
     CallFailed,
@@ -59,7 +61,6 @@ from selfsched.launch.locks import MachineLocks
 from selfsched.private_broker import BrokerAccess, find_broker
 from selfsched.protocol import (
     EndJob,
-    HardwarePrior,
     Instructions,
     Outcome,
     ProblemCode,
@@ -73,6 +74,7 @@ _TICK_SECONDS = 0.1
 _FACTS_EVERY_SECONDS = 0.5
 _SAVE_EVERY_SECONDS = 2.0
 _END_SECONDS = 4.0
+_MOST_NEWS = 16
 _STATED_SECONDS = 4 * 3600.0
 """For a program that cannot be moved and says nothing of its time; the broker's own cap."""
 
@@ -113,6 +115,8 @@ class Negotiator:
         self._status: str | None = None
         self._shown: Any = None
         self._first_reason = ""
+        self._news: deque[str] = deque(maxlen=_MOST_NEWS)
+        self._figures_due = FiguresDue()
         self._trained_on: set[int] = set()
         """Device counts on which steps were made."""
 
@@ -285,6 +289,7 @@ class Negotiator:
                     return self._probe(devices)
                 case Register(attempt):
                     answer = client.register(self._message, key=f"{self._key}-{attempt}")
+                    self._record.forecast_scores = answer.forecast_scores
                     return Registered(answer.job, answer.instructions, sent_at)
                 case Report(job, report):
                     return Instructed(client.report(job, report), report.sequence, sent_at)
@@ -328,16 +333,41 @@ class Negotiator:
 
     def _note(self, instructions: Instructions) -> None:
         self._later(lambda record, now: record.instructed(instructions, now))
-        if self._record.prior is None and instructions.leases:
+        devices = frozenset(device.id for lease in instructions.leases for device in lease.devices)
+        with self._lock:
+            is_due = bool(devices) and self._figures_due.ask(devices, boottime())
+        if is_due:
             self._fetch_prior(instructions.leases[0].devices[0].model)
 
     def _fetch_prior(self, hardware: str) -> None:
         """What other jobs taught the broker of this hardware; the documented figures do without."""
         try:
-            prior: HardwarePrior = self._access.client().hardware_prior(hardware)
-        except BrokerError:
+            prior = self._access.client().hardware_prior(hardware, job=self._state.job)
+        except BrokerError as error:
+            self._no_prior(hardware, error)
             return
-        self._record.prior = prior
+        with self._lock:
+            self._figures_due.came()
+        self._later(lambda record, now: self._tell(record.told_of_hardware(hardware, prior)))
+
+    def _no_prior(self, hardware: str, error: BrokerError) -> None:
+        is_no_prior = isinstance(error, BrokerUnreachable) and error.code == NO_BROKER
+        with self._lock:
+            is_lasting = self._figures_due.failed(boottime())
+        if is_no_prior or is_lasting:
+            words = str(error)
+            self._later(lambda record, now: self._tell(record.refused_figures(hardware, words)))
+
+    def _tell(self, words: str | None) -> None:
+        if words is not None:
+            self._news.append(words)
+
+    def news(self) -> tuple[str, ...]:
+        """What is to be said to the user, once each."""
+        told = []
+        while self._news:
+            told.append(self._news.popleft())
+        return tuple(told)
 
     def _work(self) -> None:
         learn_at = save_at = 0.0

@@ -17,6 +17,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from selfsched.core.hardware_figures import HardwareFigures
 from selfsched.protocol import Forecast
 
 MILESTONES = (0.10, 0.25, 0.50, 0.75)
@@ -93,6 +94,8 @@ class JobHistory(_Frozen):
     segments: tuple[SegmentSpan, ...] = ()
     allocations: tuple[AllocationChange, ...] = ()
     forecasts: tuple[ForecastMade, ...] = ()
+    figures: HardwareFigures | None = None
+    """Of the hardware it last ran on; None: no broker was asked."""
     rho: float | None = None
     """Finish-time fairness as the broker last said."""
     finish_s: float | None = None

@@ -118,5 +118,8 @@ class AllocationSource(Protocol):
     def status_line(self) -> str | None:
         """A few words for the progress bar (the predicted finish), or None."""
 
+    def news(self) -> tuple[str, ...]:
+        """Lines for the user that were not said yet; each is given once."""
+
     def end(self, outcome: Outcome, reason: str) -> None:
         """The run is over and holds nothing: release everything and say so. At most 5 s."""

@@ -113,6 +113,9 @@ class Plan:
     def status_line(self) -> str | None:
         return None
 
+    def news(self) -> tuple[str, ...]:
+        return ()
+
     def end(self, outcome: Outcome, reason: str) -> None:
         """Nothing is held anywhere."""
 

@@ -87,6 +87,9 @@ class Profile:
         after = f", {left} more to visit" if left else ""
         return f"{min(self._steady, VISIT_STEPS)} of {VISIT_STEPS} steps on {devices_words(count)}{after}"
 
+    def news(self) -> tuple[str, ...]:
+        return ()
+
     def end(self, outcome: Outcome, reason: str) -> None:
         self._record.finish(str(outcome), self._now())
 

@@ -155,6 +155,8 @@ class Supervisor:
 
     def _step(self, now: float) -> None:
         """Compare what is wanted with what is running."""
+        for words in self._source.news():
+            self._voice.say(words)
         wanted = self._source.wanted(now)
         if self._segment is None:
             self._idle_step(wanted, now)

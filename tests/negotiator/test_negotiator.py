@@ -408,7 +408,7 @@ def test_what_the_broker_knows_of_the_hardware_is_asked_for_once_it_is_known(
     bench.start()
     broker.grant("a")
     bench.run("a")
-    until(lambda: bench.negotiator._record.prior == prior)
+    until(lambda: bench.negotiator._record.prior("cpu") == prior)
 
 
 def test_a_broker_that_is_gone_at_the_end_does_not_hold_the_run_up(

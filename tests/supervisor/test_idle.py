@@ -40,6 +40,9 @@ class ScriptedSource:
     def status_line(self) -> str | None:
         return None
 
+    def news(self) -> tuple[str, ...]:
+        return ()
+
     def handle(self, event: Any) -> None: ...
 
     def segment_started(self, ordinal: int, devices: tuple[Device, ...]) -> None: ...
