@@ -28,7 +28,7 @@ def show_explanation(broker: str | None, wanted: str, *, as_json: bool, picture:
     if view is None and run is None:
         raise Refused(f"no run named {wanted[:80]!r} on this machine, and {trouble}")
     history = read_history(run) if run else None
-    model = read_model(run) if run else None
+    model = read_model(run, history) if run else None
     told = model.explanation() if model else None
     if picture is not None:
         if told is None or not told.curve:
@@ -43,6 +43,8 @@ def show_explanation(broker: str | None, wanted: str, *, as_json: bool, picture:
         _print_history(history)
     if told is not None:
         print_model(told)
+    if history is not None:
+        console().print(plain(f"Figures of the hardware: {figures_words(history)}."))
 
 
 def _view(broker: str | None, wanted: str) -> tuple[JobView | None, str]:
@@ -62,7 +64,13 @@ def _json(
         "run": str(run) if run else None,
         "history": history.model_dump(mode="json") if history else None,
         "model": told.as_json() if told else None,
+        "figures": figures_words(history) if history else None,
     }
+
+
+def figures_words(history: JobHistory) -> str:
+    """Where the figures are from by which a run predicted what it had not measured."""
+    return history.figures.words if history.figures is not None else "documented ones; no broker told any"
 
 
 def _print_view(view: JobView) -> None:

@@ -35,13 +35,21 @@ def read_history(run: Path) -> JobHistory | None:
         return None
 
 
-def read_model(run: Path) -> JobModel | None:
-    """What a run learned of itself; None where there is nothing that can be read."""
+def read_model(run: Path, history: JobHistory | None = None) -> JobModel | None:
+    """What a run learned of itself; None where there is nothing that can be read.
+
+    Args:
+        run: its directory.
+        history: the run's, which has the figures of the hardware that it was told.
+    """
     try:
         state = json.loads((run / MODEL_FILE).read_text())
     except (OSError, ValueError):
         return None
     allowed = state["allowed_devices"]
+    figures = history.figures if history is not None else None
+    is_told = figures is not None and figures.hardware == state["hardware"]
     return JobModel.from_state(
-        state, hardware=state["hardware"], min_devices=min(allowed), max_devices=max(allowed)
-    )
+        state, hardware=state["hardware"], min_devices=min(allowed), max_devices=max(allowed),
+        prior=figures.prior if figures is not None and is_told else None,
+    )  # fmt: skip

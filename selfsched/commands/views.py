@@ -9,7 +9,7 @@ from selfsched.client import BrokerClient
 from selfsched.commands.connection import connect, find_job
 from selfsched.commands.printing import console, plain, print_json, print_table
 from selfsched.core.bidding import duration_words
-from selfsched.protocol import ClusterView, Forecast, ForecastScore, JobState, JobView, WhatIf
+from selfsched.protocol import ClusterView, Forecast, ForecastScore, ForecastScores, JobState, JobView, WhatIf
 
 
 def forecast_words(forecast: Forecast | None) -> str:
@@ -25,9 +25,11 @@ def forecast_words(forecast: Forecast | None) -> str:
 def show_status(broker: str | None, *, as_json: bool) -> None:
     """My jobs and the cluster."""
     with connect(broker) as client:
-        jobs, cluster = client.jobs(), client.cluster()
+        jobs, cluster, scores = client.jobs(), client.cluster(), client.account().forecast_scores
     if as_json:
-        print_json({"jobs": [_plain(job) for job in jobs], "cluster": _plain(cluster)})
+        print_json(
+            {"jobs": [_plain(job) for job in jobs], "cluster": _plain(cluster), "forecasts": _scores(scores)}
+        )
         return
     if jobs:
         columns = ("job", "account", "state", "devices", "done", "finished in", "rho")
@@ -46,6 +48,8 @@ def show_status(broker: str | None, *, as_json: bool) -> None:
         f"{cluster.running_jobs} running, {cluster.waiting_jobs} waiting; "
         f"devices are auctioned in {duration_words(cluster.next_tick_seconds)} (policy {cluster.policy})."
     )
+    if scores is not None:
+        console().print(f"{score_words(scores)}.")
 
 
 def show_forecasts(broker: str | None, job: str | None, devices: tuple[int, ...], *, as_json: bool) -> None:
@@ -56,8 +60,9 @@ def show_forecasts(broker: str | None, job: str | None, devices: tuple[int, ...]
         else:
             chosen = [found for found in client.jobs() if found.state is not JobState.ENDED]
         answers = [_forecasts_of(client, found, devices) for found in chosen]
+        scores = client.account().forecast_scores
     if as_json:
-        print_json({"forecasts": answers})
+        print_json({"forecasts": answers, "scores": _scores(scores)})
         return
     if not answers:
         console().print("You have no running or waiting jobs.")
@@ -66,17 +71,27 @@ def show_forecasts(broker: str | None, job: str | None, devices: tuple[int, ...]
         print_table(str(plain(answer["name"])), ("devices", "finished in"), rows)
         if answer["reason"]:
             console().print(plain(answer["reason"]))
+    console().print(f"{score_words(scores)}.")
 
 
 def show_past_forecasts(broker: str | None, *, as_json: bool) -> None:
     """What was forecast before, and what came."""
     with connect(broker) as client:
-        scores = client.my_forecasts()
+        scores, summary = client.my_forecasts(), client.account().forecast_scores
     if as_json:
-        print_json({"past": [_plain(score) for score in scores]})
+        print_json({"past": [_plain(score) for score in scores], "scores": _scores(summary)})
         return
-    columns = ("job", "made", "forecast", "what came", "error")
-    print_table("Past forecasts", columns, map(_score_row, scores))
+    columns = ("job", "made", "forecast", "what came", "error", "held")
+    print_table("Past forecasts", columns, map(_score_row, scores), names=("job",))
+    console().print(f"{score_words(summary)}.")
+
+
+def score_words(scores: ForecastScores | None) -> str:
+    """`Of the last 40 forecasts 33 held (80 % expected); for 6 the devices changed meanwhile`."""
+    if scores is None or not scores.made:
+        return "No forecast has been held against an end yet"
+    resized = f"; for {scores.resized} the devices changed meanwhile" if scores.resized else ""
+    return f"Of the last {scores.made} forecasts {scores.held} held (80 % expected){resized}"
 
 
 def _forecasts_of(client: BrokerClient, job: JobView, devices: tuple[int, ...]) -> dict[str, Any]:
@@ -133,19 +148,21 @@ def _device_rows(cluster: ClusterView) -> list[Sequence[object]]:
 
 def _score_row(score: ForecastScore) -> Sequence[object]:
     actual = score.actual_seconds
-    error = ""
-    if actual:
-        error = f"{abs(score.forecast.p50_seconds - actual) / actual:.0%}" + (
-            "" if score.held else " (resized)"
-        )
+    error = f"{abs(score.forecast.p50_seconds - actual) / actual:.0%}" if actual else ""
     came = "still running" if actual is None else duration_words(actual)
+    held = {True: "yes", False: "no", None: ""}[score.covered]
     return (
-        score.job,
+        f"{score.name} ({score.job})" if score.name else score.job,
         f"{duration_words(score.made_ago_seconds)} ago",
         forecast_words(score.forecast),
         came,
         error,
+        held + (" (devices changed)" if score.held is False else ""),
     )
+
+
+def _scores(scores: ForecastScores | None) -> Any:
+    return None if scores is None else _plain(scores)
 
 
 def _plain(message: Any) -> Any:

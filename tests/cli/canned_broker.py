@@ -10,11 +10,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from selfsched.protocol import (
+    AccountView,
     ClusterView,
     DeviceState,
     DeviceView,
     Forecast,
     ForecastScore,
+    ForecastScores,
     JobState,
     JobView,
     LeasedDevice,
@@ -61,11 +63,18 @@ def a_cluster() -> ClusterView:
 def answers(*jobs: JobView) -> dict[str, Any]:
     """What a broker with these jobs says, by method and path."""
     plain = [job.model_dump(mode="json") for job in jobs]
-    score = ForecastScore(job="job-1", made_ago_seconds=90.0, forecast=SOON, actual_seconds=100.0, held=True)
+    score = ForecastScore(
+        job="job-1", name="digits", made_ago_seconds=90.0, forecast=SOON, actual_seconds=100.0, held=False,
+        covered=True,
+    )  # fmt: skip
+    account = AccountView(
+        account="alice", forecast_scores=ForecastScores(made=40, held=33, resized=6, jobs=5)
+    )
     what_if = WhatIfAnswer(forecasts=((1, SOON), (2, SOON)), reason="as measured")
     return {
         "GET /v1/jobs": plain,
         "GET /v1/cluster": a_cluster().model_dump(mode="json"),
+        "GET /v1/accounts/me": account.model_dump(mode="json"),
         "GET /v1/accounts/me/forecasts": [score.model_dump(mode="json")],
         "POST /v1/forecast": what_if.model_dump(mode="json"),
     }

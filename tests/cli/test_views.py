@@ -10,6 +10,9 @@ import pytest
 from cli.canned_broker import a_job, answers, canned_broker, finished_job
 from cli.commands import selfsched
 
+from selfsched.commands.views import score_words
+from selfsched.protocol import ForecastScores
+
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[str]:
@@ -57,6 +60,21 @@ def test_forecast_tells_of_live_jobs_only_and_answers_what_if(broker: str, tmp_p
     assert "as measured" in text
     past = printed("forecast", "--past", broker=broker, home=tmp_path)
     assert "20%" in past
+    assert "digits (job-1)" in past
+    assert "yes (devices changed)" in past
+
+
+SCORE = "Of the last 40 forecasts 33 held (80 % expected); for 6 the devices changed meanwhile."
+
+
+def test_how_forecasts_came_out_is_said_wherever_one_is_shown(broker: str, tmp_path: Path) -> None:
+    for command in (["status"], ["forecast"], ["forecast", "--past"]):
+        assert SCORE in printed(*command, broker=broker, home=tmp_path).replace("\n", " ")
+    status = json.loads(printed("status", "--json", broker=broker, home=tmp_path))
+    forecast = json.loads(printed("forecast", "--json", broker=broker, home=tmp_path))
+    past = json.loads(printed("forecast", "--past", "--json", broker=broker, home=tmp_path))
+    assert status["forecasts"] == forecast["scores"] == past["scores"]
+    assert (past["scores"]["made"], past["scores"]["held"]) == (40, 33)
 
 
 def test_explain_gives_the_broker_s_reasons(broker: str, tmp_path: Path) -> None:
@@ -92,3 +110,8 @@ def test_doctor_takes_what_is_no_broker_for_bad(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert found["Broker"]["verdict"] == "bad"
     assert "no selfsched broker" in found["Broker"]["found"]
+
+
+def test_without_an_end_there_is_no_score() -> None:
+    for scores in (None, ForecastScores()):
+        assert score_words(scores) == "No forecast has been held against an end yet"
