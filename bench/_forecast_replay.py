@@ -34,6 +34,8 @@ from selfsched.core.job_model import JobModel
 from selfsched.measure.fit_meter import MAX_BATCHED_STEPS, SEND_EVERY_SECONDS
 from selfsched.measure.warm_up import WarmUp
 
+FORECASTS = 20
+"""So many are made along the way besides those that are noted."""
 GRADIENT_BYTES = 4_000_000
 
 
@@ -91,6 +93,7 @@ class Replay:
 
     def _play_steps(self, steps: int, marks: dict[int, float]) -> None:
         starts = {step: devices for devices, step in self.truth.plan}
+        looked = max(1, steps // FORECASTS)
         for step in range(steps):
             if step in starts:
                 self._move(starts[step], step)
@@ -100,6 +103,8 @@ class Replay:
                 self._flush()
             if step + 1 in marks:
                 self._note(marks[step + 1])
+            elif step % looked == 0 and marks:
+                self.model.forecast(self._devices, self._now)  # as a callback does once a second
             if self._is_out_of_time():
                 return
             if last_of_epoch:

@@ -230,6 +230,9 @@ class LoggedForecast:
     p10_seconds: float
     p50_seconds: float
     p90_seconds: float
+    fit: int = 0
+    width: float = 1.0
+    """By which earlier scores had its interval multiplied."""
 
 
 @dataclass(frozen=True, kw_only=True)

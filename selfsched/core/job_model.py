@@ -25,6 +25,7 @@ from selfsched.core.bidding import (
     saving_words,
     standing_bid,
 )
+from selfsched.core.calibration import Calibration, place, surprise
 from selfsched.core.events import (
     Checked,
     CheckpointSaved,
@@ -74,6 +75,7 @@ class JobModel:
         max_devices: largest count the job wants.
         prior: of the hardware; None: the makers' documented figures.
         state: what `to_state` gave in an earlier life of this job.
+        calibration: scores of other jobs of the same user; those in `state` go before.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class JobModel:
         max_devices: int,
         prior: HardwarePrior | None = None,
         state: Mapping[str, Any] | None = None,
+        calibration: Calibration | None = None,
     ) -> None:
         self.hardware = hardware
         self.prior = prior or documented_prior(hardware)
@@ -91,6 +94,8 @@ class JobModel:
         """Device counts that keep the global batch."""
         self._range = (min_devices, max_devices)
         self.log = ForecastLog()
+        self.calibration = calibration or Calibration()
+        """What the ends of past fits teach of the width of intervals."""
         self._steps = StepKnowledge(self.prior)
         self._ledger = Ledger()
         self._restart = RestartCost()
@@ -146,6 +151,7 @@ class JobModel:
             self._checkpoint_saved(event, now)
         elif isinstance(event, FitFinished):
             self._ledger.fit_finished(event)
+            self._score(now)
 
     # --- what is known ---------------------------------------------------------------
 
@@ -199,9 +205,11 @@ class JobModel:
         left = self._remaining(devices, now)
         if left is None or self._ledger.end_is_unknown:
             return None
+        width = self._width(left, now)
+        left = left.scaled(width)
         forecast = left.forecast()
         if devices == self._devices:
-            self._keep(forecast, left, devices, now)
+            self._keep(forecast, left, width, now)
         return forecast
 
     def forecast_over(self, stages: Sequence[tuple[int, int]], now: float) -> Forecast | None:
@@ -222,7 +230,7 @@ class JobModel:
             return here.forecast()
         ends = [(weight, self._time_over(stages, work, steps)) for steps, weight in work.stops]
         whole = mixed(ends) if ends else self._time_over(stages, work, work.steps)
-        return whole.forecast("look_ahead")
+        return whole.scaled(self._width(None, now)).forecast("look_ahead")
 
     def _time_over(self, stages: Sequence[tuple[int, int]], work: RemainingWork, end: float) -> Remaining:
         """Time until `end` more steps are made, devices changing along the way."""
@@ -459,17 +467,40 @@ class JobModel:
         validation = self._ledger.spans.get("validation")
         return max(usual, validation.running.mean if validation else 0.0)
 
-    def _keep(self, forecast: Forecast, left: Remaining, devices: int, now: float) -> None:
-        last = self.log.entries[-1] if self.log.entries else None
-        if last is not None and now - last.made_at < FORECAST_EVERY_SECONDS:
+    def _width(self, left: Remaining | None, now: float) -> float:
+        """What scores of earlier forecasts, of past fits and of this one, make of the interval."""
+        width = self.calibration.width
+        if left is not None:
+            mine = [e for e in self.log.entries if (e.fit, e.segment) == (self.fit, self._segments)]
+            width *= surprise(mine, left, now)
+        return width
+
+    def _score(self, now: float) -> None:
+        """The fit is over: its forecasts teach the width of those to come."""
+        entries = [entry for entry in self.log.entries if entry.fit == self._ledger.fit]
+        if not entries:
             return
-        step = self.step_time(devices)
+        whole = max(now - entries[0].made_at, 1e-9)
+        held = [entry for entry in entries if entry.segment == self._segments and now > entry.made_at]
+        places = ((e, place(e.p10_seconds, e.p50_seconds, e.p90_seconds, now - e.made_at)) for e in held)
+        self.calibration.ended(
+            ((entry.made_at - entries[0].made_at) / whole, z * entry.width)
+            for entry, z in places
+            if z is not None
+        )
+
+    def _keep(self, forecast: Forecast, left: Remaining, width: float, now: float) -> None:
+        last = self.log.entries[-1] if self.log.entries else None
+        if last is not None and 0 <= now - last.made_at < FORECAST_EVERY_SECONDS:
+            return
+        step = self.step_time(self._devices)
         self.log.add(
             LoggedForecast(
-                made_at=now, devices=devices, segment=self._segments, step=self._ledger.step,
+                made_at=now, devices=self._devices, segment=self._segments, step=self._ledger.step,
                 fraction_done=self._ledger.fraction_done(now), step_seconds=step[0] if step else 0.0,
                 sigma_log=left.sigma_log, p10_seconds=forecast.p10_seconds,
                 p50_seconds=forecast.p50_seconds, p90_seconds=forecast.p90_seconds,
+                fit=self._ledger.fit, width=width,
             )
         )  # fmt: skip
 
@@ -510,6 +541,7 @@ class JobModel:
             "memory": self._memory.to_state(),
             "segments": self._segments,
             "log": self.log.to_state(),
+            "calibration": self.calibration.to_state(),
         }
 
     @classmethod
@@ -538,6 +570,7 @@ class JobModel:
         self._steps.know_gradient_bytes(state["gradient_bytes"])
         self._segments = state["segments"]
         self.log = ForecastLog.from_state(state["log"])
+        self.calibration = Calibration.from_state(state["calibration"])
         if state["hardware"] == self.hardware:
             self._memory = MemoryModel.from_state(state["memory"])
             self._steps.restore(state["steps"])
