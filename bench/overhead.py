@@ -6,6 +6,10 @@ blocks: neighbours on the machine disturb both alike. Each block gives the mean 
 cycles, wall-clock from one step's end to the next: a median would hide what happens once in
 fifty steps, which is when the model is updated. The ratio is the median over the pairs of
 neighbouring blocks, its interval a bootstrap over pairs.
+
+Its memory is what a process has more of that trained with it and then took over a hundred
+thousand more steps, imports included (`bench._callback_memory`): the median of some pairs of
+processes.
 """
 
 from __future__ import annotations
@@ -21,11 +25,16 @@ from typing import Any
 
 import numpy as np
 
+from bench._callback_memory import added_bytes
+
 STEP_SECONDS = 0.010
 BLOCK_STEPS = 150
 SKIPPED_STEPS = 25
 """Of each block: warm-up."""
 PAIRS = 20
+MEMORY_PAIRS = 3
+MEMORY_FIT_STEPS = 1000
+FED_STEPS = 100_000
 
 
 @dataclass(frozen=True)
@@ -37,10 +46,17 @@ class Overhead:
     ratio_low: float
     ratio_high: float
     """10-90 % of the bootstrap."""
+    memory_mb: float | None
+    """What the callback adds to the resident memory of its process, in 10^6 bytes; None: not measured."""
 
 
 def measure(
-    pairs: int = PAIRS, block_steps: int = BLOCK_STEPS, step_seconds: float = STEP_SECONDS
+    pairs: int = PAIRS,
+    block_steps: int = BLOCK_STEPS,
+    step_seconds: float = STEP_SECONDS,
+    *,
+    memory_pairs: int = MEMORY_PAIRS,
+    fed_steps: int = FED_STEPS,
 ) -> Overhead:
     """Run `pairs` pairs of blocks and compare them.
 
@@ -48,6 +64,8 @@ def measure(
         pairs: blocks with and blocks without the callback.
         block_steps: steps of a block.
         step_seconds: time a step is busy.
+        memory_pairs: processes with and processes without the callback.
+        fed_steps: steps that the model takes over before its memory is looked at.
     """
     ratios, steps = [], []
     with tempfile.TemporaryDirectory() as directory:
@@ -58,7 +76,14 @@ def measure(
             ratios.append(cycles[True] / cycles[False])
             steps.append(cycles[False])
     low, high = _bootstrap(ratios)
-    return Overhead(1e3 * float(np.median(steps)), float(np.median(ratios)), low, high)
+    added = [added_bytes(MEMORY_FIT_STEPS, fed_steps) for _ in range(memory_pairs)]
+    return Overhead(
+        step_ms=1e3 * float(np.median(steps)),
+        ratio=float(np.median(ratios)),
+        ratio_low=low,
+        ratio_high=high,
+        memory_mb=1e-6 * float(np.median(added)) if added else None,
+    )
 
 
 def _bootstrap(ratios: Sequence[float]) -> tuple[float, float]:
@@ -87,7 +112,7 @@ def _block(with_callback: bool, steps: int, step_seconds: float, directory: str)
         enable_model_summary=False,
         enable_progress_bar=True,
     )
-    trainer.fit(_module(step_seconds), _loader())
+    trainer.fit(busy_module(step_seconds), train_loader())
     return float(np.diff(clock.ends)[SKIPPED_STEPS:].mean())
 
 
@@ -109,7 +134,8 @@ class _EndOfSteps:
         return EndOfSteps()
 
 
-def _module(step_seconds: float) -> Any:
+def busy_module(step_seconds: float) -> Any:
+    """A LightningModule whose step takes so long and little more."""
     import torch
     from lightning.pytorch import LightningModule
 
@@ -132,7 +158,8 @@ def _module(step_seconds: float) -> Any:
     return Busy()
 
 
-def _loader() -> Any:
+def train_loader() -> Any:
+    """A loader of 12,500 tiny batches."""
     import torch
 
     return torch.utils.data.DataLoader(torch.randn(100_000, 8), batch_size=8)
@@ -146,19 +173,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     parser = argparse.ArgumentParser(prog="python -m bench.overhead", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
-    parser.add_argument("--quick", action="store_true", help="two pairs of short blocks")
+    parser.add_argument("--quick", action="store_true", help="two pairs of short blocks, memory left out")
     options = parser.parse_args(arguments)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         with contextlib.redirect_stdout(io.StringIO()):
-            result = measure(2, 60) if options.quick else measure()
+            result = measure(2, 60, memory_pairs=0) if options.quick else measure()
     if options.json:
         print(json.dumps(asdict(result)))
         return
     print("callback overhead (with / without)")
     print(f"  step   {result.step_ms:8.2f} ms")
     print(f"  ratio  {result.ratio:8.4f}   ({result.ratio_low:.4f} to {result.ratio_high:.4f})")
+    if result.memory_mb is not None:
+        print(f"  memory {result.memory_mb:8.1f} MB")
 
 
 if __name__ == "__main__":

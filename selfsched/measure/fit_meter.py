@@ -29,7 +29,9 @@ from selfsched.measure.warm_up import WarmUp
 
 SEND_EVERY_SECONDS = 0.5
 ALONE_EVERY_SECONDS = 1.0
-"""With no supervisor that waits for news."""
+ALONE_EVERY_SHARE = 0.01
+ALONE_AT_MOST_SECONDS = 5.0
+"""With no supervisor that waits for news: the older the fit, the less is new each second."""
 FIRST_SEND_SECONDS = 0.1
 MAX_BATCHED_STEPS = 1024
 """Steps of less than half a millisecond: the rest of a batch is counted, not told."""
@@ -69,7 +71,6 @@ class FitMeter:
         self._send = send
         self._saved_elsewhere = saved_elsewhere
         self._tells_metrics = saved_elsewhere is not None
-        self._every_seconds = SEND_EVERY_SECONDS if self._tells_metrics else ALONE_EVERY_SECONDS
         self._clock = clock
         self._world = int(trainer.world_size)
         self._communication = CommunicationMeter(trainer.strategy.model, self._world)
@@ -85,7 +86,8 @@ class FitMeter:
         self._metrics = MetricsReader()
         self._steps: list[StepTimes] = []
         self._dropped = 0
-        self._next_send = self._clock() + FIRST_SEND_SECONDS
+        self._began = self._clock()
+        self._next_send = self._began + FIRST_SEND_SECONDS
         self._memory = _memory_reader(module)
         self._watch = watch if watch is not None else _device_watch(trainer, module)
         self._undo: list[Callable[[], None]] = []
@@ -147,7 +149,8 @@ class FitMeter:
             metrics: newest logged values.
             epoch: epochs done, when one has just ended.
         """
-        self._next_send = self._clock() + self._every_seconds
+        now = self._clock()
+        self._next_send = now + self._every_seconds(now)
         if self._steps:
             timings = [step._asdict() for step in self._sampled_steps()]
             self._send(StepsTimed.model_validate({"timings": timings, "dropped": self._dropped}))
@@ -181,6 +184,11 @@ class FitMeter:
         seen = checked(self._trainer, moment) if self._facts.stopping else None
         if seen is not None:
             self._send(seen)
+
+    def _every_seconds(self, now: float) -> float:
+        if self._tells_metrics:
+            return SEND_EVERY_SECONDS
+        return min(max(ALONE_EVERY_SHARE * (now - self._began), ALONE_EVERY_SECONDS), ALONE_AT_MOST_SECONDS)
 
     def _sampled_steps(self) -> list[StepTimes]:
         """The gathered steps; the last one carries what is only sampled."""

@@ -8,11 +8,12 @@ import sys
 
 import pytest
 
+from bench._callback_memory import _resident_bytes
 from bench.overhead import Overhead, measure
 
 
 def test_the_interval_contains_the_ratio() -> None:
-    result = measure(3, 40, 0.0005)
+    result = measure(3, 40, 0.0005, memory_pairs=0)
     assert isinstance(result, Overhead)
     assert result.ratio_low <= result.ratio <= result.ratio_high
     assert result.step_ms >= 0.5
@@ -24,4 +25,9 @@ def test_json_is_one_object_and_nothing_else() -> None:
         [sys.executable, "-m", "bench.overhead", "--json", "--quick"],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
-    assert set(json.loads(done.stdout)) == {"step_ms", "ratio", "ratio_low", "ratio_high"}
+    assert set(json.loads(done.stdout)) == {"step_ms", "ratio", "ratio_low", "ratio_high", "memory_mb"}
+
+
+@pytest.mark.slow
+def test_memory_is_read_from_a_process_that_trained_and_took_over_more_steps() -> None:
+    assert _resident_bytes("with", 20, 500) > 1e7
