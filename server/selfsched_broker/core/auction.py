@@ -88,6 +88,8 @@ class _Sitting:
     devices: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Seats and kept devices of everybody who is settled."""
     considered: set[str] = field(default_factory=set)
+    alone: dict[str, float] = field(default_factory=dict)
+    """T_alone of who was asked for it."""
     payments: dict[str, float] = field(default_factory=dict)
     gap: float = 0.0
     settle: Callable[[], Mapping[str, float]] | None = None
@@ -195,14 +197,16 @@ def _consider(sitting: _Sitting) -> tuple[list[Standing], list[Standing]]:
 def _rho_now(standing: Standing, sitting: _Sitting) -> float:
     """rho if nothing changes: on what it holds, or with nothing for one term."""
     held = (*standing.contender.kept, *standing.contender.at_stake)
-    return _rho(standing, row_for(standing, held, sitting.ground) if held else None, False, sitting.market)
+    return _rho(standing, row_for(standing, held, sitting.ground) if held else None, False, sitting)
 
 
-def _rho(standing: Standing, row: Row | None, moves: bool, market: Market) -> float:
-    shared = shared_seconds(
-        standing.contender, standing.rows, row, moves=moves, term_seconds=market.options.term_seconds
-    )
-    return shared / alone_seconds(standing.contender, standing.rows)
+def _rho(standing: Standing, row: Row | None, moves: bool, sitting: _Sitting) -> float:
+    alone = sitting.alone.get(standing.job)
+    if alone is None:
+        alone = sitting.alone[standing.job] = alone_seconds(standing.contender, standing.rows)
+    term = sitting.market.options.term_seconds
+    shared = shared_seconds(standing.contender, standing.rows, row, moves=moves, term_seconds=term)
+    return shared / alone
 
 
 # --- dividing ----------------------------------------------------------------------------
@@ -331,7 +335,7 @@ def _outcome(contender: Contender, sitting: _Sitting) -> Outcome:
     if standing is not None:
         before = _rho_now(standing, sitting)
         row = row_for(standing, devices, sitting.ground) if devices else None
-        after = _rho(standing, row, set(devices) != held, sitting.market)
+        after = _rho(standing, row, set(devices) != held, sitting)
     return Outcome(
         contender=contender,
         held=len(held),

@@ -28,6 +28,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from selfsched.protocol import Resume
 from selfsched_broker.core.allocation import Choice
 from selfsched_broker.core.fairness import Row, held_row, rate, restart_cost, shared_seconds
@@ -40,6 +43,7 @@ TIE = 1e-8
 _WHOLE = 1e-9
 
 
+Floats = NDArray[np.float64]
 Worth = Callable[[Row | None, bool], float]
 """What a placement is worth to a job, given whether it has to move there; None: nothing for a term."""
 
@@ -141,25 +145,25 @@ def entitled_devices(standing: Standing) -> int:
     return smallest if due and not standing.held else 0
 
 
-def entitled_welfare(
-    best: Mapping[str, float], parts: Mapping[str, float], idle: float, weight: float
-) -> float:
-    """What it must not be left worse than, as weight x log value.
+def entitled_welfare(best: Floats, parts: Floats, idle: Floats, weight: Floats) -> Floats:
+    """What jobs must not be left worse than, as weight x log value.
 
     On one model the best it could have on its share. On several its share is a part of each of
     them, so the mean of the values it would have there; not everybody can have the fastest.
 
     Args:
-        best: by model the largest welfare on at most its share.
+        best: (jobs, models) the largest welfare on at most its share; -inf: none.
         parts: by model its part of all devices.
-        idle: welfare with nothing, where a model is of no use to it.
-        weight: exponent of its value.
+        idle: by job, welfare with nothing: where a model is of no use to it.
+        weight: by job, exponent of its value.
     """
+    highest = best.max(axis=1)
     if len(parts) <= 1:
-        return max(best.values())
-    highest = max(*best.values(), idle)
-    mean = sum(part * math.exp((best.get(model, idle) - highest) / weight) for model, part in parts.items())
-    return min(highest + weight * math.log(mean), max(best.values())) if mean > 0 else max(best.values())
+        return np.asarray(highest)
+    worth = np.where(np.isfinite(best), best, idle[:, None])
+    top = np.maximum(highest, idle)
+    mean = np.exp((worth - top[:, None]) / weight[:, None]) @ parts
+    return np.asarray(np.minimum(top + weight * np.log(mean), highest))
 
 
 def entitled_choice(standing: Standing, drafts: Sequence[Choice], ground: Ground) -> tuple[float, int] | None:
@@ -168,14 +172,17 @@ def entitled_choice(standing: Standing, drafts: Sequence[Choice], ground: Ground
     within = [choice for choice in drafts if 0 < choice.devices <= limit]
     if not within:
         return None
-    best: dict[str, float] = {}
+    models = {model: at for at, model in enumerate(ground.model_part)}
+    best = np.full((1, len(models)), -np.inf)
     for choice in within:
         node = next(iter(choice.draws), None) or ground.node_of[standing.contender.kept[0]]
-        model = ground.model_of.get(node, "")
-        best[model] = max(best.get(model, -math.inf), choice.welfare)
+        at = models[ground.model_of[node]]
+        best[0, at] = max(best[0, at], choice.welfare)
     idle = max((choice.welfare for choice in drafts if not choice.taken), default=-math.inf)
     first = max(within, key=lambda choice: (choice.welfare, -choice.devices))
-    return entitled_welfare(best, ground.model_part, idle, standing.weight), first.devices
+    parts = np.array(list(ground.model_part.values()))
+    least = entitled_welfare(best, parts, np.array([idle]), np.array([standing.weight]))
+    return float(least[0]), first.devices
 
 
 def write_choices(

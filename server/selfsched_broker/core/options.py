@@ -11,7 +11,6 @@ a hash of (auction, job); which of two equal nodes a job gets is decided when pi
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 from collections import Counter
@@ -66,7 +65,7 @@ class Options:
 
 @dataclass(slots=True)
 class _Pages:
-    """Options while they are written; one entry of each list for each option."""
+    """Rows while they are written: what a placement is worth, whatever pieces it is cut into."""
 
     job: list[int] = field(default_factory=list)
     worth: list[float] = field(default_factory=list)
@@ -75,12 +74,13 @@ class _Pages:
     """What is left on it, restarts apart."""
     restart: list[float] = field(default_factory=list)
     """What the move to it counts."""
-    bundle: list[int] = field(default_factory=list)
-    loose: list[int] = field(default_factory=list)
-    anchor: list[int] = field(default_factory=list)
     devices: list[int] = field(default_factory=list)
-    model: list[int] = field(default_factory=list)
     stays: list[bool] = field(default_factory=list)
+    ways: list[_Ways] = field(default_factory=list)
+
+
+# (bundle, loose bundle, anchor, model) of each option that a row makes.
+_Ways = Sequence[tuple[int, int, int, int]]
 
 
 def write_options(
@@ -120,7 +120,7 @@ class _Writer:
         self._width = max(self._roomiest.values(), default=0) or 1
         self._bundles: dict[tuple[tuple[int, int, int], ...], int] = {(): 0}
         self._anchors: list[Anchor] = []
-        self._of_row: dict[tuple[int, int, str | None], list[tuple[int, int]]] = {}
+        self._of_row: dict[tuple[int, int, str | None], list[tuple[int, int, int, int]]] = {}
         self._pages = _Pages()
 
     def write(self, limits: Sequence[tuple[frozenset[str], int]]) -> Options:
@@ -140,28 +140,19 @@ class _Writer:
         if not standing.at_stake or len(kept) >= standing.retains:
             row = row_for(standing, kept, self._ground) if kept else None
             at_home = self._model_at.get(self._model_of_kept(standing), 0) if kept else -1
-            self._add(at, standing, row, len(kept), moves=len(kept) < standing.held, model=at_home)
+            ways = ((0, 0, -1, at_home),)
+            self._add(at, standing, row, len(kept), ways, moves=len(kept) < standing.held)
         self._stay(at, standing)
         incumbent = len(self._pages.job) - 1
         if incumbent < begin:
             # It may be brought below what it retains only because it no longer has all of it.
-            self._add(at, standing, None, len(kept), moves=False)
+            self._add(at, standing, None, len(kept), ((0, 0, -1, -1),), moves=False)
             incumbent = begin
         self._placements(at, standing)
         return incumbent
 
     def _add(
-        self,
-        job: int,
-        standing: Standing,
-        row: Row | None,
-        devices: int,
-        *,
-        moves: bool,
-        bundle: int = 0,
-        loose: int = 0,
-        anchor: int = -1,
-        model: int = -1,
+        self, job: int, standing: Standing, row: Row | None, devices: int, ways: _Ways, *, moves: bool
     ) -> None:
         pages = self._pages
         pages.job.append(job)
@@ -174,12 +165,9 @@ class _Writer:
         else:
             pages.seconds.append(row.remaining_seconds)
             pages.restart.append((row.restart_seconds or self._dearest) if moves else 0.0)
-        pages.bundle.append(bundle)
-        pages.loose.append(loose)
-        pages.anchor.append(anchor)
         pages.devices.append(devices)
-        pages.model.append(model)
         pages.stays.append(devices > 0 and not moves)
+        pages.ways.append(ways)
 
     def _stay(self, job: int, standing: Standing) -> None:
         if not standing.at_stake or not standing.has_all:
@@ -188,51 +176,23 @@ class _Writer:
             return
         devices = (*standing.contender.kept, *standing.at_stake)
         row = row_for(standing, devices, self._ground)
-        self._add_anchored(job, standing, row, len(devices), standing.at_stake, moves=False)
+        self._add(job, standing, row, len(devices), (self._exactly(standing.at_stake),), moves=False)
 
-    def _add_anchored(
-        self,
-        job: int,
-        standing: Standing,
-        row: Row,
-        devices: int,
-        exactly: Sequence[str],
-        *,
-        moves: bool,
-    ) -> None:
-        draws = Counter(self._ground.node_of[device] for device in exactly)
-        self._add_fixed(job, standing, row, devices, (draws, (), frozenset(exactly)), moves=moves)
+    def _exactly(self, devices: Sequence[str]) -> tuple[int, int, int, int]:
+        draws = Counter(self._ground.node_of[device] for device in devices)
+        return self._anchored(draws, (), frozenset(devices))
 
-    def _add_fixed(
-        self,
-        job: int,
-        standing: Standing,
-        row: Row,
-        devices: int,
-        where: tuple[Counter[str], tuple[tuple[int, int, int], ...], frozenset[str]],
-        *,
-        moves: bool,
-    ) -> None:
-        """An option that draws from named nodes, and may have loose pieces besides."""
-        draws, loose, exactly = where
+    def _anchored(
+        self, draws: Counter[str], loose: tuple[tuple[int, int, int], ...], exactly: frozenset[str]
+    ) -> tuple[int, int, int, int]:
+        """A way that draws from named nodes, and may have loose pieces besides."""
         pieces = Counter({(model, size): count for model, size, count in loose})
         for node, count in draws.items():
             pieces[self._model_at[self._ground.model_of[node]], count] += 1
         bag = tuple(sorted((model, size, count) for (model, size), count in pieces.items()))
-        self._anchors.append(
-            Anchor(tuple(sorted((self._node_at[node], n) for node, n in draws.items())), exactly)
-        )
-        self._add(
-            job,
-            standing,
-            row,
-            devices,
-            moves=moves,
-            bundle=self._bundle(bag),
-            loose=self._bundle(loose),
-            anchor=len(self._anchors) - 1,
-            model=bag[0][0] if bag else -1,
-        )
+        fixed = tuple(sorted((self._node_at[node], n) for node, n in draws.items()))
+        self._anchors.append(Anchor(fixed, exactly))
+        return self._bundle(bag), self._bundle(loose), len(self._anchors) - 1, bag[0][0] if bag else -1
 
     def _model_of_kept(self, standing: Standing) -> str:
         node = self._ground.node_of[standing.contender.kept[0]]
@@ -258,20 +218,19 @@ class _Writer:
             for row in rows:
                 self._grow(job, standing, row)
             return
-        add = self._add
         for row in rows:
-            for bundle, model in self._bags_of(row):
-                add(job, standing, row, row.devices, moves=True, bundle=bundle, loose=bundle, model=model)
+            if ways := self._bags_of(row):
+                self._add(job, standing, row, row.devices, ways, moves=True)
 
     def _wanted(self, job: int, standing: Standing) -> None:
         wanted = standing.contender.wanted_devices
         missing = [device for device in wanted if device not in standing.contender.kept]
         if missing and self._ground.devices.issuperset(missing):
             row = row_for(standing, wanted, self._ground)
-            self._add_anchored(job, standing, row, len(wanted), missing, moves=True)
+            self._add(job, standing, row, len(wanted), (self._exactly(missing),), moves=True)
 
-    def _bags_of(self, row: Row) -> list[tuple[int, int]]:
-        """(bundle, model) of every way a row can lie, where nothing is kept."""
+    def _bags_of(self, row: Row) -> _Ways:
+        """Every way a row can lie, where nothing is kept."""
         key = (row.devices, row.nodes, row.model)
         found = self._of_row.get(key)
         if found is None:
@@ -280,7 +239,8 @@ class _Writer:
                 if self._count.get(model, 0) >= row.nodes:
                     at = self._model_at[model]
                     for pieces in partitions(row.devices, row.nodes, self._roomiest[model]):
-                        found.append((self._bundle(_bag(at, pieces)), at))
+                        bundle = self._bundle(_bag(at, pieces))
+                        found.append((bundle, bundle, -1, at))
             self._of_row[key] = found
         return found
 
@@ -291,15 +251,13 @@ class _Writer:
         model = min(models)
         if row.nodes < len(kept) or len(models) > 1 or row.model not in (None, model):
             return
-        for draws, pieces in itertools.islice(self._ways_to_grow(row, kept, model), MOST_BAGS):
-            self._add_fixed(
-                job,
-                standing,
-                row,
-                row.devices,
-                (draws, _bag(self._model_at[model], pieces), frozenset()),
-                moves=True,
-            )
+        at = self._model_at[model]
+        ways = [
+            self._anchored(draws, _bag(at, pieces), frozenset())
+            for draws, pieces in itertools.islice(self._ways_to_grow(row, kept, model), MOST_BAGS)
+        ]
+        if ways:
+            self._add(job, standing, row, row.devices, ways, moves=True)
 
     def _ways_to_grow(
         self, row: Row, kept: Counter[str], model: str
@@ -320,28 +278,29 @@ class _Writer:
     def _bind(self, incumbent: Ints, limits: Sequence[tuple[frozenset[str], int]]) -> Options:
         pages, standings = self._pages, self._standings
         job = np.array(pages.job, np.int64)
-        first = np.searchsorted(job, np.arange(len(standings) + 1))
         age = np.array([s.contender.age_seconds for s in standings], float)
         weight = np.array([s.weight for s in standings], float)
-        moves = self._market.options.move_gain * np.array(pages.restart)
-        seconds = age[job] + np.array(pages.seconds) + moves
+        seconds = age[job] + pages.seconds + self._market.options.move_gain * np.array(pages.restart)
         worth = np.array(pages.worth, float)
-        welfare = np.where(np.isnan(worth), -weight[job] * np.log(np.maximum(seconds, 1e-6)), worth)
-        devices = np.array(pages.devices, np.int64)
-        stays = np.array(pages.stays, bool)
-        tie = np.array([s.tie for s in standings], float)
-        bundle = np.array(pages.bundle, np.int64)
-        gain = welfare + TIE * np.where(bundle > 0, tie[job] + 14.0 * stays, 0.0)
-        urgency, enough = self._entitlements(first, welfare, devices, np.array(pages.model, np.int64))
+        worth = np.where(np.isnan(worth), -weight[job] * np.log(np.maximum(seconds, 1e-6)), worth)
+        # From rows to options: every way to lie is one.
+        row = np.repeat(np.arange(len(job)), [len(ways) for ways in pages.ways])
+        ways = np.array(list(itertools.chain.from_iterable(pages.ways)), np.int64).reshape(-1, 4)
+        first = np.searchsorted(job[row], np.arange(len(standings) + 1))
+        incumbent = np.searchsorted(row, incumbent)
+        welfare, devices, stays = worth[row], np.array(pages.devices)[row], np.array(pages.stays)[row]
+        tie = np.array([s.tie for s in standings], float)[job[row]]
+        gain = welfare + TIE * np.where(ways[:, 0] > 0, tie + 14.0 * stays, 0.0)
+        urgency, enough = self._entitlements(first, welfare, devices, ways[:, 3])
         group, most = self._groups(limits, devices[incumbent])
         problem = Problem(
             node_model=np.array([self._model_at[self._ground.model_of[n]] for n in self._nodes], np.int64),
             node_free=np.array([self._ground.seats[node] for node in self._nodes], np.int64),
             first=first,
             gain=gain,
-            bundle=bundle,
-            loose=np.array(pages.loose, np.int64),
-            anchor=np.array(pages.anchor, np.int64),
+            bundle=ways[:, 0],
+            loose=ways[:, 1],
+            anchor=ways[:, 2],
             bundles=self._bundle_table(),
             width=self._width,
             devices=devices,
@@ -376,29 +335,25 @@ class _Writer:
 
     def _entitlements(self, first: Ints, welfare: Floats, devices: Ints, model: Ints) -> tuple[Floats, Bools]:
         """By job what its entitlement weighs, by option whether it is kept."""
-        highest = np.maximum.reduceat(welfare, first[:-1])
-        lowest = np.minimum.reduceat(welfare, first[:-1])
-        above_all = 1.0 + sum(heapq.nlargest(_OUTWEIGHED, (highest - lowest).tolist()))
-        urgency, enough = np.zeros(len(first) - 1), np.zeros(len(welfare), bool)
-        for at, standing in enumerate(self._standings):
-            limit = entitled_devices(standing)
-            own = slice(first[at], first[at + 1])
-            held = devices[own]
-            within = np.flatnonzero((held > 0) & (held <= limit))
-            if not len(within):
-                continue
-            worth = welfare[own]
-            order = within[np.lexsort((held[within], -worth[within]))]
-            best: dict[str, float] = {self._models[model[own][k]]: float(worth[k]) for k in order[::-1]}
-            threshold = entitled_welfare(
-                best,
-                self._ground.model_part,
-                float(worth[0]),
-                standing.weight,
-            )
-            enough[own] = worth >= threshold
-            passed = 1 + min(standing.contender.passed_over, 20)
-            urgency[at] = float(held[order[0]]) * passed * above_all
+        standings = self._standings
+        limit = np.array([entitled_devices(standing) for standing in standings], np.int64)
+        job = np.repeat(np.arange(len(standings)), np.diff(first))
+        within = np.flatnonzero((devices > 0) & (devices <= limit[job]))
+        urgency, enough = np.zeros(len(standings)), np.zeros(len(welfare), bool)
+        if not len(within):
+            return urgency, enough
+        best = np.full((len(standings), len(self._models)), -np.inf)
+        np.maximum.at(best, (job[within], model[within]), welfare[within])
+        weight = np.array([s.weight for s in standings], float)
+        parts = np.array([self._ground.model_part.get(name, 0.0) for name in self._models])
+        least = entitled_welfare(best, parts, welfare[first[:-1]], weight)
+        ranked = within[np.lexsort((devices[within], -welfare[within], job[within]))]
+        entitled, foremost = np.unique(job[ranked], return_index=True)
+        span = np.maximum.reduceat(welfare, first[:-1]) - np.minimum.reduceat(welfare, first[:-1])
+        above_all = 1.0 + np.sort(span)[-_OUTWEIGHED:].sum()
+        passed = np.array([1 + min(s.contender.passed_over, 20) for s in standings], float)
+        urgency[entitled] = devices[ranked[foremost]] * passed[entitled] * above_all
+        enough = (urgency[job] > 0) & (welfare >= least[job])
         return urgency, enough
 
     def _groups(self, limits: Sequence[tuple[frozenset[str], int]], held: Ints) -> tuple[Ints, Ints]:

@@ -36,8 +36,9 @@ from selfsched_broker.core.solver.problem import Floats, Ints, Prices, Problem
 COLDEST = 1e-4
 _COOLING = 0.25
 _HOTTEST = 0.3
-# Regrets of so many temperatures weigh less than 1e-9 of the best option.
-_NEGLIGIBLE = 22.0
+# Regrets of so many temperatures of the stage before (forty of this one) weigh nothing, also when
+# prices move by some temperatures meanwhile.
+_NEGLIGIBLE = 10.0
 _MOST_STEPS = 30
 # Prices change by some thousandths when one of a few hundred jobs goes: smoother than that the
 # second derivatives are another question's, less smooth they see one job at a time.
@@ -267,7 +268,7 @@ def _solve(curve: Floats, slope: Floats) -> Floats:
 
 def _cool(smooth: _Smooth, values: Floats, hottest: float, coldest: float) -> Floats:
     """Newton's method from temperature to temperature."""
-    temperature, before = hottest, hottest / _COOLING
+    temperature, before = hottest, 2 * hottest
     while True:
         last = temperature <= coldest * 1.0001
         part = smooth.near(values, _NEGLIGIBLE * before)

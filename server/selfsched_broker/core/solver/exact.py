@@ -33,11 +33,17 @@ class Effort:
     milp_nodes: int = 20_000
     most_columns: int = 20_000
     """Options beyond which integer programming is not tried."""
+    few_jobs: int = 300
+    """So many jobs are always taken to the proved optimum, if the limits allow it."""
+    enough: float = 1e-4
+    """With more jobs, a proved gap in gain per job at which the division is good enough."""
 
 
 def finish(problem: Problem, solution: Solution, effort: Effort) -> Solution:
     """The proved optimum, or what was found in the limits with the better bound."""
     if solution.gap <= _NEVER_BETTER:
+        return solution
+    if problem.jobs > effort.few_jobs and solution.gap <= effort.enough * problem.jobs:
         return solution
     regret = solution.prices.regret
     kept = regret < solution.gap + 1e-9

@@ -43,7 +43,8 @@ def solve(
     _better(board, prices)
     if incumbent is not None:
         rival = _board_of(problem, incumbent)
-        if rival.fits():
+        doubt = max(prices.bound - board.gain(), 1e-9)
+        if rival.gain() >= board.gain() - doubt and rival.fits():
             _better(rival, prices)
             board = rival if rival.gain() >= board.gain() - 1e-9 else board
     chosen = np.array(board.chosen)
