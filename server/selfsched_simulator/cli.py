@@ -1,150 +1,159 @@
-"""`selfsched-broker simulate`: a trace under one or more policies, as a table or as JSON."""
+"""`selfsched-broker simulate`: a trace under one or more policies, as a table, JSON, CSV or HTML."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
-from selfsched.errors import Refused, SelfschedError
-from selfsched_broker.core.market import Policy
-from selfsched_broker.core.policies import policy_named
-from selfsched_simulator.engine import Simulation, SimulationOptions
-from selfsched_simulator.metrics import Figures, finished, summarise
-from selfsched_simulator.trace import TraceJob, read_trace
+from selfsched.errors import EXIT_FAILED, Refused, SelfschedError
+from selfsched_broker.core.policies import DEFAULT_POLICY, policy_named
+from selfsched_simulator.metrics import Scale
+from selfsched_simulator.output import as_json, as_table, write_jobs
+from selfsched_simulator.runs import INTERRUPTED, Run, run_all
+from selfsched_simulator.scenario import Scenario, Words, build_scenario
 
-_MOST_GPUS = 65_536
+_EXIT_INTERRUPTED = 130
+_DEFAULTS = Words()
+
+Policies = Annotated[str, typer.Option(help="One policy, or several with commas.")]
+Gpus = Annotated[int | None, typer.Option(help="Devices of the cluster, side by side.")]
+ClusterText = Annotated[
+    str | None, typer.Option("--cluster", help="NODESxDEVICES:MODEL, as 16x4:aws; several with commas.")
+]
+Round = Annotated[float | None, typer.Option("--round", help="Decide only at multiples of so many seconds.")]
+Term = Annotated[float | None, typer.Option(help="Seconds of a term, without --round (300).")]
+Report = Annotated[
+    float | None, typer.Option(help="How old a report may be when the broker decides, in seconds (10).")
+]
+Restart = Annotated[float, typer.Option(help="Seconds a job loses whenever it starts.")]
+Noise = Annotated[float, typer.Option(help="Log-standard deviation of claimed remaining times.")]
+Seed = Annotated[int, typer.Option(help="Of the noise, the faults and the policy's draws.")]
+Limit = Annotated[float, typer.Option(help="Seconds of real time after which a run ends as it is.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, and nothing else.")]
+Csv = Annotated[Path | None, typer.Option("--csv", help="Write a line for each job to this file.")]
+Html = Annotated[Path | None, typer.Option("--html", help="Write one page with pictures to this file.")]
 
 
 def simulate(
-    trace: Annotated[Path, typer.Argument(help="CSV file: arrival_s,gpus,exclusive_s and perhaps job.")],
-    policy: Annotated[str, typer.Option(help="One policy, or several with commas.")] = "themis",
-    gpus: Annotated[int | None, typer.Option(help="Devices of the cluster, all on one node.")] = None,
-    round_seconds: Annotated[
-        float | None, typer.Option("--round", help="Decide only at multiples of so many seconds.")
-    ] = None,
-    restart: Annotated[float, typer.Option(help="Seconds a job loses whenever it starts.")] = 20.0,
-    noise: Annotated[float, typer.Option(help="Log-standard deviation of claimed remaining times.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Of the noise and of the policy's draws.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, and nothing else.")] = False,
-    cluster: Annotated[str | None, typer.Option(help="Not supported yet.")] = None,
-    steptimes: Annotated[Path | None, typer.Option(help="Not supported yet.")] = None,
-    convergence: Annotated[Path | None, typer.Option(help="Not supported yet.")] = None,
-    throughput: Annotated[Path | None, typer.Option(help="Not supported yet.")] = None,
+    trace: Annotated[Path, typer.Argument(help="CSV file; its columns tell what kind of jobs they are.")],
+    policy: Policies = DEFAULT_POLICY,
+    gpus: Gpus = None,
+    cluster: ClusterText = None,
+    round_seconds: Round = None,
+    term: Term = None,
+    restart: Restart = _DEFAULTS.restart,
+    noise: Noise = 0.0,
+    row_noise: Annotated[float, typer.Option(help="The same for each placement by itself.")] = 0.0,
+    seed: Seed = 1,
+    seeds: Annotated[int, typer.Option(help="Repeat with so many seeds; mean and spread.")] = 1,
+    steptimes: Annotated[Path | None, typer.Option(help="Measured step times, for elastic jobs.")] = None,
+    convergence: Annotated[Path | None, typer.Option(help="Iterations of epochs, for elastic jobs.")] = None,
+    throughput: Annotated[Path | None, typer.Option(help="Steps per second, for mixed models.")] = None,
+    requested: Annotated[
+        bool, typer.Option("--requested", help="Elastic jobs run on the replicas they request only.")
+    ] = False,
+    visits: Annotated[
+        bool, typer.Option("--visits", help="Jobs know their speed only after a first visit.")
+    ] = False,
+    report: Report = None,
+    mtbf: Annotated[float | None, typer.Option(help="Mean seconds between failures of a node.")] = None,
+    repair: Annotated[float, typer.Option(help="Seconds a failed node is gone.")] = _DEFAULTS.repair,
+    failures: Annotated[Path | None, typer.Option(help="CSV of failures: node,at_s,repair_s.")] = None,
+    checkpoint: Annotated[
+        float, typer.Option(help="Seconds of work between checkpoints: what a failure can cost.")
+    ] = _DEFAULTS.checkpoint,
+    lost: Annotated[float, typer.Option(help="Part of the jobs' reports that never arrive.")] = 0.0,
+    late: Annotated[float, typer.Option(help="Mean delay of a report that arrives, in seconds.")] = 0.0,
+    limit: Limit = _DEFAULTS.limit,
+    json_output: AsJson = False,
+    csv_file: Csv = None,
+    html_file: Html = None,
 ) -> None:
     """Replay a trace in virtual time against the broker's own decisions.
 
     Example: selfsched-broker simulate trace.csv --policy themis,fifo --gpus 32 --round 120
     """
+    words = Words(
+        gpus=gpus, cluster=cluster, steptimes=steptimes, convergence=convergence, throughput=throughput,
+        requested=requested, visits=visits, round_seconds=round_seconds, term=term, report=report,
+        restart=restart, noise=noise, row_noise=row_noise, seed=seed, seeds=seeds, mtbf=mtbf, repair=repair,
+        failures=failures, lost=lost, late=late, checkpoint=checkpoint, limit=limit,
+    )  # fmt: skip
     try:
-        later = {
-            "cluster": cluster,
-            "steptimes": steptimes,
-            "convergence": convergence,
-            "throughput": throughput,
-        }
-        _refuse_later(later)
-        options = _options(gpus, round_seconds, restart, noise, seed)
-        policies = _policies(policy)
-        jobs = read_trace(trace, gpus=options.gpus)
-        figures = run_all(jobs, policies, options)
+        scenario = build_scenario(trace, words)
+        runs = run_policies(scenario, policy)
+        show(scenario, runs, json_output=json_output, csv_file=csv_file, html_file=html_file)
     except SelfschedError as error:
-        Console(stderr=True).print(f"simulate: {error}", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(error.exit_code) from None
-    if as_json:
-        rows = [dataclasses.asdict(row) for row in figures]
-        typer.echo(json.dumps(rows[0] if len(rows) == 1 else {"runs": rows}))
-    else:
-        console = Console()
-        (console if console.is_terminal else Console(width=100)).print(_table(figures))
+        fail("simulate", error)
+    leave(runs)
 
 
-def run_all(
-    jobs: Sequence[TraceJob], policies: Sequence[Policy], options: SimulationOptions
-) -> list[Figures]:
-    """Simulate a trace under each policy; a bar on the terminal's stderr shows how far it is."""
-    console = Console(stderr=True)
-    figures = []
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        for policy in policies:
-            task = bar.add_task(policy.name, total=len(jobs))
-            began = time.monotonic()
-            simulation = Simulation(jobs, policy, options)
-            ended = simulation.run(lambda count, task=task: bar.update(task, completed=count))  # type: ignore[misc]
-            wall = time.monotonic() - began
-            rows = [finished(job) for job in ended]
-            figures.append(summarise(rows, policy=policy.name, gpus=options.gpus, wall_seconds=wall))
-    return figures
+def run_policies(scenario: Scenario, names: str) -> list[Run]:
+    """Simulate under each policy of a list.
 
-
-def _refuse_later(options: dict[str, str | Path | None]) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise Refused(
-                f"--{name} is not supported yet: give a rigid trace (arrival_s,gpus,exclusive_s) and --gpus"
-            )
-
-
-def _options(
-    gpus: int | None, round_seconds: float | None, restart: float, noise: float, seed: int
-) -> SimulationOptions:
-    if gpus is None:
-        raise Refused("--gpus is missing: say how many devices the cluster has")
-    if not 1 <= gpus <= _MOST_GPUS:
-        raise Refused(f"--gpus is {gpus}, it must be between 1 and {_MOST_GPUS}")
-    if round_seconds is not None and not 1 <= round_seconds <= 1e6:
-        raise Refused(f"--round is {round_seconds:g}, it must be between 1 and 1000000 seconds")
-    if not (math.isfinite(restart) and 0 <= restart <= 1e6):
-        raise Refused(f"--restart is {restart:g}, it must be between 0 and 1000000 seconds")
-    if round_seconds is not None and restart >= round_seconds:
-        raise Refused(
-            f"--restart {restart:g} is not shorter than --round {round_seconds:g}: nothing would advance"
-        )
-    if not (math.isfinite(noise) and 0 <= noise <= 5):
-        raise Refused(f"--noise is {noise:g}, it must be between 0 and 5")
-    if seed < 0:
-        raise Refused(f"--seed is {seed}, it must not be negative")
-    return SimulationOptions(
-        gpus=gpus, round_seconds=round_seconds, restart_seconds=restart, noise=noise, seed=seed
-    )
-
-
-def _policies(names: str) -> list[Policy]:
+    Raises:
+        Refused: there is no such policy, or one is named twice.
+    """
     chosen = [name.strip() for name in names.split(",")]
     if len(set(chosen)) < len(chosen):
         raise Refused(f"--policy {names!r} names a policy twice")
-    return [policy_named(name) for name in chosen]
+    for name in chosen:
+        policy_named(name)
+    return run_all(scenario, [lambda name=name: policy_named(name) for name in chosen])  # type: ignore[misc]
 
 
-def _table(figures: Sequence[Figures]) -> Table:
-    caption = "times in s; completion from arrival; rho: worst static, rho*: worst by live jobs"
-    table = Table(title=f"{figures[0].jobs} jobs", caption=caption)
-    columns: dict[str, Callable[[Figures], str]] = {
-        "policy": lambda f: f.policy,
-        "makespan": lambda f: f"{f.makespan_s:,.0f}",
-        "mean": lambda f: f"{f.mean_completion_s:,.0f}",
-        "median": lambda f: f"{f.median_completion_s:,.0f}",
-        "rho": lambda f: f"{f.worst_rho_static:.2f}",
-        "unfair": lambda f: f"{f.unfair_fraction:.1%}",
-        "rho*": lambda f: f"{f.worst_rho_themis:.2f}",
-        "used": lambda f: f"{f.utilisation:.0%}",
-        "restarts": lambda f: f"{f.restarts_per_job:.1f}",
-        "took": lambda f: f"{f.wall_s:.1f}",
-    }
-    for name in columns:
-        table.add_column(name, justify="left" if name == "policy" else "right")
-    for row in figures:
-        table.add_row(*(cell(row) for cell in columns.values()))
-    return table
+def show(
+    scenario: Scenario,
+    runs: Sequence[Run],
+    *,
+    json_output: bool,
+    csv_file: Path | None,
+    html_file: Path | None,
+) -> None:
+    """Print the result and write what files were asked for."""
+    jobs = len(scenario.trace.jobs)
+    scale = Scale(kind=scenario.trace.kind, devices=scenario.options.cluster.devices, jobs=jobs)
+    if csv_file is not None:
+        write_jobs(csv_file, runs, scale)
+    if html_file is not None:
+        from selfsched_simulator.page import write_page
+
+        write_page(html_file, scenario, runs, scale)
+    if json_output:
+        rows = [as_json(run) for run in runs]
+        typer.echo(json.dumps(rows[0] if len(rows) == 1 else {"runs": rows}))
+        return
+    console = Console()
+    console = console if console.is_terminal else Console(width=120)
+    console.print(as_table(runs, jobs))
+    for note in scenario.trace.notes:
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+
+
+def fail(command: str, error: SelfschedError) -> None:
+    """One line and an exit code."""
+    Console(stderr=True).print(f"{command}: {error}", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(error.exit_code)
+
+
+def leave(runs: Sequence[Run]) -> None:
+    """Say what was cut short, and end with the code that belongs to it."""
+    for run in runs:
+        if run.partial or run.unfinished:
+            why = run.partial or "the broker gave them up"
+            words = (
+                f"{run.figures.policy}: {why}: {run.unfinished} jobs have not ended, the result is partial"
+            )
+            Console(stderr=True).print(words, markup=False, highlight=False, soft_wrap=True)
+    if any(run.partial == INTERRUPTED for run in runs):
+        raise typer.Exit(_EXIT_INTERRUPTED)
+    if any(run.partial for run in runs):
+        raise typer.Exit(EXIT_FAILED)
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -1,13 +1,18 @@
-"""Virtual time: simulated jobs and a node on one side, the broker's own arbiter on the other.
+"""Virtual time: simulated jobs and nodes on one side, the broker's own service on the other.
 
-Nothing of the broker is copied or bent: the same pure functions decide, over books in memory,
-with the time of the simulation as the broker's clock. What a network and processes do in
-reality happens at once: instructions reach a job at the instant they change, a left device is
-proven empty by the next node report at the same instant. Jobs report whenever the broker is
-about to decide and the last report is older than `report_seconds`, as they would all along.
+Nothing of the broker is copied or bent: the same `Service` decides, over the same books in a
+memory store, with the time of the simulation as its monotonic clock. What a network and processes do
+in reality happens at once: instructions reach a job at the instant they change, a left device is
+proven empty by the next node report at the same instant.
 
-With rounds (`round_seconds`) the term is the round and the arbiter holds auctions at ticks
-only: what becomes free inside a round stays idle. Without, the broker's own clock rules.
+What says nothing new is not said, so that a simulation costs what changes. Without faults nobody
+can fall silent, so liveness is given all the time there is, jobs that hold nothing are quiet (their
+bid is the same), and those that run report just before the broker decides, when their last report
+is older than `report_seconds`. With faults (`faults`) the broker's own times rule, and everybody
+reports as often as in reality, by a post that may be late or lose something.
+
+With rounds (`round_seconds`) the term is the round, the first is at 0, and the arbiter holds auctions at
+ticks only: what becomes free inside a round stays idle. Without, the broker's own clock rules.
 """
 
 from __future__ import annotations
@@ -15,44 +20,83 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from selfsched.errors import SelfschedError
-from selfsched.protocol import DeviceReport, EndJob, NodeReport, Outcome
+from selfsched.protocol import (
+    DeviceReport,
+    EndJob,
+    JobReport,
+    NodeReport,
+    Outcome,
+    ProblemCode,
+    ReleaseDevices,
+)
 from selfsched_broker.core import arbiter
-from selfsched_broker.core.arbiter import Context, Decision, LeaseOptions
-from selfsched_broker.core.books import Books, Broker
+from selfsched_broker.core.arbiter import LeaseOptions, Refusal
+from selfsched_broker.core.books import Books
 from selfsched_broker.core.market import FairnessOptions, Policy
-from selfsched_simulator.job import SimulatedJob
-from selfsched_simulator.trace import TraceJob
-from selfsched_simulator.truth import claim_factor
+from selfsched_broker.service import LEFT, Rules, Service, instructions_topic
+from selfsched_broker.store.memory import MemoryStore
+from selfsched_simulator.cluster import Cluster
+from selfsched_simulator.faults import NO_FAULTS, FaultOptions, Outage, Post, Wreckage, outages_of, posts
+from selfsched_simulator.job import Habits, SimulatedJob
+from selfsched_simulator.trace import TraceJob, count_names
 
-_NODE = "node"
 # Deciding so often at one instant means that broker and jobs answer each other for ever.
 _MOST_DECISIONS_AT_ONCE = 10_000
 _YEAR_SECONDS = 3.15e7
+# Nobody has had a device for so many terms, and nothing else is to come.
+_MOST_IDLE_TERMS = 200
+_NODE_REPORT_SECONDS = 20.0
+# What has ended is of no use to a simulation, and costs a look at each decision.
+_KEPT_ENDED_JOBS, _KEPT_AUCTIONS = 20, 20
+
+What = Literal["step", "report", "arrives", "deadline", "node", "outage", "repair"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulationOptions:
     """What is simulated, besides the trace and the policy."""
 
-    gpus: int
+    cluster: Cluster
     round_seconds: float | None = None
     """Term, and the only moments of decision; None: the broker's own clock."""
     term_seconds: float = LeaseOptions().term_seconds
     """Term without rounds."""
-    restart_seconds: float = 20.0
-    noise: float = 0.0
-    seed: int = 1
+    report_seconds: float = LeaseOptions().report_seconds
+    """How old a running job's last report may be when the broker decides."""
+    habits: Habits = field(default_factory=Habits)
+    faults: FaultOptions = NO_FAULTS
+    fairness: FairnessOptions = field(default_factory=FairnessOptions)
+    """The term in it is replaced by this one's."""
+    limit_seconds: float = math.inf
+    """Real time after which it stops with what there is."""
+
+    @property
+    def seed(self) -> int:
+        return self.habits.seed
 
 
 class SimulationStuck(SelfschedError):
     """Nothing is left to happen and jobs have not ended: the policy starves them."""
+
+
+class PolicyFailed(SelfschedError):
+    """The policy raised, or broke its contract: the result would be of another policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A message to the broker, for those who want to say it again."""
+
+    at_seconds: float
+    call: str
+    arguments: tuple[Any, ...]
 
 
 @dataclass(slots=True)
@@ -62,51 +106,92 @@ class Simulation:
     trace: Sequence[TraceJob]
     policy: Policy
     options: SimulationOptions
-    books: Books = field(default_factory=lambda: Books(broker=Broker(incarnation=1)))
+    listener: Callable[[Said], None] | None = None
+    """Told of every message to the broker, in order."""
     jobs: dict[str, SimulatedJob] = field(default_factory=dict)
     """Those that have arrived, by the broker's id."""
     now: float = 0.0
-    decisions: int = 0
-    _ctx: Context = field(init=False)
+    partial: str = ""
+    """Why it ended before its jobs; empty: it did not."""
+    service: Service = field(init=False)
     _latest_at: float = field(init=False)
     """Whatever is fair ends before."""
     _live: dict[str, SimulatedJob] = field(default_factory=dict)
-    _events: list[tuple[float, int, str]] = field(default_factory=list)
+    _seated: dict[str, SimulatedJob] = field(default_factory=dict)
+    """Live jobs with devices."""
+    _topics: dict[str, str] = field(default_factory=dict)
+    """Live jobs by the topic of their instructions."""
+    _touched: set[str] = field(default_factory=set)
+    _known: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    """What each job was last told of its devices."""
+    _events: list[tuple[float, int, What, str, Any]] = field(default_factory=list)
     _expected: dict[str, int] = field(default_factory=dict)
     _counter: itertools.count[int] = field(default_factory=itertools.count)
-    _node_sequence: int = 0
+    _node_sequences: Counter[str] = field(default_factory=Counter)
+    _left_nodes: set[str] = field(default_factory=set)
+    """Nodes on which a device was left and waits to be proven empty."""
+    _devices_left: bool = False
+    """The broker says that some were, perhaps without their job's word."""
+    _posts: dict[str, Post] = field(default_factory=dict)
+    _wreckage: Wreckage = field(default_factory=Wreckage)
+    _node_words: dict[str, tuple[tuple[DeviceReport, ...], tuple[DeviceReport, ...]]] = field(
+        default_factory=dict
+    )
+    """What each node says of its devices: empty, occupied."""
+    _lease_options: LeaseOptions = field(init=False)
+    _audits_seen: int = 1
+    _served_at: float = 0.0
+    """When a job was last seen with devices."""
 
     def __post_init__(self) -> None:
-        lease_options = _lease_options(self.options)
-        fairness = FairnessOptions(term_seconds=lease_options.term_seconds)
+        options, habits = self.options, self.options.habits
+        self._lease_options = lease_options = _lease_options(options)
         # One job after the other, ten times as slow and a thousand terms late.
-        work = sum(max(job.run_seconds.values()) + self.options.restart_seconds for job in self.trace)
+        work = sum(max(job.speed.placements.values()) + habits.restart_seconds for job in self.trace)
         arrived = max((job.arrival_seconds for job in self.trace), default=0.0)
         self._latest_at = arrived + 10 * work + 1000 * lease_options.term_seconds
-        self._ctx = Context(
-            now=0.0,
-            options=lease_options,
-            policy=self.policy,
-            fairness=fairness,
-            rng=np.random.default_rng(self.options.seed),
-        )
+        fairness = replace(options.fairness, term_seconds=lease_options.term_seconds)
+        rules = Rules(policy=self.policy, lease=lease_options, fairness=fairness, seed=options.seed)
+        self.service = Service(MemoryStore(keeps_history=False), rules, monotonic=lambda: self.now)
+        if options.round_seconds is not None:
+            # As if it had been started one round earlier: the first round begins at 0.
+            self.books.apply((replace(self.books.agenda, next_tick_at=0.0),))
+        self.service.listen(self._hear)
+        if self._is_faulty:
+            self._posts = posts([job.name for job in self.trace], options.faults, options.seed)
+
+    @property
+    def books(self) -> Books:
+        """The broker's books."""
+        return self.service.books
+
+    @property
+    def _is_faulty(self) -> bool:
+        return self.options.faults.any
 
     def run(self, progress: Callable[[int], None] = lambda ended: None) -> list[SimulatedJob]:
-        """Simulate until every job has ended.
+        """Simulate until every job has ended, or the limit of real time has passed.
 
         Args:
             progress: called with the number of ended jobs whenever it has grown.
 
+        Returns:
+            All jobs that have arrived; those without `finished_at` have not ended (see `partial`).
+
         Raises:
             SimulationStuck: jobs remain that nothing would ever start.
+            PolicyFailed: the policy raised or broke its contract.
         """
-        self._report_node()
+        began = time.monotonic()
+        self._open()
         arrivals = list(self.trace)[::-1]
         while arrivals or self._live:
-            due = arbiter.next_due(self.books, self._ctx)
+            if time.monotonic() - began > self.options.limit_seconds:
+                self.partial = f"stopped after {self.options.limit_seconds:g} s of real time"
+                break
             arrival = arrivals[-1].arrival_seconds if arrivals else math.inf
             event = self._events[0][0] if self._events else math.inf
-            self._move_to(min(due, arrival, event))
+            self._move_to(min(self._next_due(), arrival, event), waits=not arrivals)
             while arrivals and arrivals[-1].arrival_seconds <= self.now:
                 self._arrive(arrivals.pop())
             before = len(self._live)
@@ -116,131 +201,309 @@ class Simulation:
                 progress(len(self.jobs) - len(self._live))
         return list(self.jobs.values())
 
+    def _open(self) -> None:
+        for node in self.options.cluster.nodes:
+            self._node_words[node.name] = (node.reports("empty"), node.reports("occupied"))
+            self._report_node(node.name)
+            if self._is_faulty:
+                self._plan(_NODE_REPORT_SECONDS, "node", node.name)
+        for stream in outages_of(self.options.cluster, self.options.faults, self.options.seed):
+            self._plan_outage(stream)
+
     # --- time ----------------------------------------------------------------------------
 
-    def _move_to(self, instant: float) -> None:
-        if not math.isfinite(instant) or instant > self._latest_at:
-            waiting = ", ".join(job.row.name for job in itertools.islice(self._live.values(), 5))
+    def _move_to(self, instant: float, *, waits: bool) -> None:
+        if self._seated or not waits or self._wreckage_passes():
+            self._served_at = self.now
+        term = self.options.round_seconds or self.options.term_seconds
+        starved = instant - self._served_at > _MOST_IDLE_TERMS * term
+        if not math.isfinite(instant) or instant > self._latest_at or starved:
+            waiting = count_names(job.row.name for job in self._live.values())
             raise SimulationStuck(f"at {self.now:.0f} s nothing starts the jobs {waiting} any more")
         self.now = max(self.now, instant)
-        self._ctx = _at(self._ctx, self.now)
+
+    def _wreckage_passes(self) -> bool:
+        return any(math.isfinite(until) for until in self._wreckage.until.values())
+
+    def _plan(self, at: float, what: What, who: str, payload: Any = None) -> int:
+        token = next(self._counter)
+        if math.isfinite(at):
+            heapq.heappush(self._events, (at, token, what, who, payload))
+        return token
 
     def _happen(self) -> None:
-        """First and last steps that fall on this instant."""
+        """Everything of the jobs' and nodes' own that falls on this instant."""
         while self._events and self._events[0][0] <= self.now:
-            _, token, job_id = heapq.heappop(self._events)
-            job = self._live.get(job_id)
-            if job is None or self._expected.get(job_id) != token:
+            _, token, what, who, payload = heapq.heappop(self._events)
+            if what in ("node", "outage", "repair"):
+                self._happen_to_node(what, who, payload)
                 continue
-            job.advance(self.now)
-            if job.is_done or job.next_event_at() <= self.now:
-                self._end(job)
-            else:
+            job = self._live.get(who)
+            if job is None:
+                continue
+            if what == "step":
+                self._step(job, token)
+            elif what == "report":
                 self._report(job)
-                self._expect(job)
+                self._plan(self.now + self.options.report_seconds, "report", job.id)
+            elif what == "arrives":
+                self._deliver(job, *payload)
+            else:
+                self._look_at_deadline(job, payload)
+            self._follow()
+
+    def _step(self, job: SimulatedJob, token: int) -> None:
+        if self._expected.get(job.id) != token:
+            return
+        job.advance(self.now)
+        if job.is_done or job.next_event_at() <= self.now:
+            self._end(job)
+        else:
+            self._report(job)
+            self._expect(job)
 
     def _decide(self) -> None:
         """Let the broker decide until nothing is due at this instant."""
         for _ in range(_MOST_DECISIONS_AT_ONCE):
-            if arbiter.next_due(self.books, self._ctx) > self.now:
+            if self._next_due() > self.now:
                 return
-            self._report_all()
-            self._take(arbiter.advance(self.books, self._ctx))
-            self._report_node_if_left()
+            if not self._is_faulty:
+                self._report_seated()
+            self._say("advance")
+            self._follow()
+            self._prove_empty()
         raise SimulationStuck(f"at {self.now:.0f} s the broker decides for ever")
+
+    def _next_due(self) -> float:
+        return self.service.look(arbiter.next_due)
 
     # --- jobs ----------------------------------------------------------------------------
 
     def _arrive(self, row: TraceJob) -> None:
-        factor = claim_factor(row.name, noise=self.options.noise, seed=self.options.seed)
-        job = SimulatedJob(row, factor, self.options.restart_seconds, counted_at=self.now)
-        decision = arbiter.register(self.books, self._ctx, row.account or row.name, job.registration())
-        self._apply(decision)
-        job.id = decision.answer.job
+        job = SimulatedJob(row, self.options.habits, self.options.cluster, counted_at=self.now)
+        answer = self._say("register", row.account or row.name, job.registration())
+        job.id = answer.job
         self.jobs[job.id] = self._live[job.id] = job
+        self._topics[instructions_topic(job.id)] = job.id
+        if self._is_faulty:
+            self._posts[job.id] = self._posts.pop(row.name)
+            self._posts[job.id].answered_at = self.now
+            self._plan(self.now + self.options.report_seconds, "report", job.id)
         self._report(job)
+        self._follow()
 
     def _end(self, job: SimulatedJob) -> None:
         job.finished_at = self.now
-        del self._live[job.id]
-        self._take(arbiter.end(self.books, self._ctx, job.id, EndJob(outcome=Outcome.FINISHED)))
-        self._report_node_if_left()
+        self._leave(job)
+        self._say("end", job.id, EndJob(outcome=Outcome.FINISHED))
+        self._follow()
+        self._prove_empty()
 
-    def _report_all(self) -> None:
-        for job in list(self._live.values()):
+    def _leave(self, job: SimulatedJob) -> None:
+        self._note_left(job.devices)
+        for table in (self._live, self._seated, self._known, self._expected):
+            table.pop(job.id, None)
+        self._topics.pop(instructions_topic(job.id))
+
+    def _report_seated(self) -> None:
+        for job in list(self._seated.values()):
             pulse = self.books.job_pulses[job.id]
-            if self.now - pulse.reported_at >= self._ctx.options.report_seconds:
-                job.advance(self.now)
+            if self.now - pulse.reported_at >= self.options.report_seconds:
                 self._report(job)
 
     def _report(self, job: SimulatedJob) -> None:
-        self._apply(arbiter.report(self.books, self._ctx, job.id, job.report()))
+        job.advance(self.now)
+        message = job.report()
+        post = self._posts.get(job.id)
+        if post is None:
+            self._say("report", job.id, message)
+            return
+        delay = post.delay_seconds()
+        post.hears = delay == 0.0
+        if delay == 0.0:
+            self._deliver(job, message, self.now)
+        elif delay is not None:
+            self._plan(self.now + delay, "arrives", job.id, (message, self.now))
+
+    def _deliver(self, job: SimulatedJob, message: JobReport, sent_at: float) -> None:
+        """A report reaches the broker, and its answer the job."""
+        try:
+            self._say("report", job.id, message)
+        except Refusal as refusal:
+            self._take_refusal(job, refusal)
+            return
+        post = self._posts[job.id]
+        post.hears, post.answered_at = True, max(post.answered_at, sent_at)
+        self._touched.add(job.id)
+        options = self._lease_options
+        deadline = post.answered_at + options.ttl_seconds - options.client_margin_seconds
+        self._plan(deadline, "deadline", job.id, post.answered_at)
+
+    def _take_refusal(self, job: SimulatedJob, refusal: Refusal) -> None:
+        if refusal.code is ProblemCode.LEASE_LOST:
+            job.forget_leases()
+            self._stop(job)
+        elif refusal.code is ProblemCode.JOB_ENDED:
+            self._leave(job)
+        else:
+            raise refusal
+
+    def _look_at_deadline(self, job: SimulatedJob, answered_at: float) -> None:
+        """Without an answer since, a job stops while its lease still lives."""
+        if self._posts[job.id].answered_at == answered_at and job.devices:
+            self._stop(job)
+
+    def _stop(self, job: SimulatedJob) -> None:
+        """It leaves its devices of its own accord; what it is told next it hears anew."""
+        job.stop(self.now)
+        self._known.pop(job.id, None)
+        self._seat(job)
 
     def _expect(self, job: SimulatedJob) -> None:
         """Its next step of interest; what was expected of it before is void."""
-        self._expected[job.id] = token = next(self._counter)
-        at = job.next_event_at()
-        if math.isfinite(at):
-            heapq.heappush(self._events, (at, token, job.id))
+        self._expected[job.id] = self._plan(job.next_event_at(), "step", job.id)
 
-    def _follow(self, touched: Iterable[str]) -> None:
-        for job_id in sorted(touched & self._live.keys()):
-            job = self._live[job_id]
-            word = arbiter.instructions(self.books, self._ctx, job_id)
-            before = job.devices
-            releases = job.follow(word, self.now)
-            for lease, release in releases:
-                self._apply(arbiter.release(self.books, self._ctx, lease, release))
-            if job.devices != before:
-                self._report(job)
-                self._expect(job)
+    def _hear(self, topics: frozenset[str]) -> None:
+        self._touched.update(self._topics[topic] for topic in topics & self._topics.keys())
+        self._devices_left = self._devices_left or LEFT in topics
+
+    def _follow(self) -> None:
+        """Let jobs hear what has changed for them, until nothing has."""
+        while heard := sorted(job for job in self._touched if self._hears(job)):
+            self._touched.difference_update(heard)
+            for job_id in heard:
+                if job_id in self._live:
+                    self._obey(self._live[job_id])
+        self._touched.intersection_update(self._live)
+
+    def _hears(self, job_id: str) -> bool:
+        post = self._posts.get(job_id)
+        return post is None or post.hears or job_id not in self._live
+
+    def _obey(self, job: SimulatedJob) -> None:
+        rights = tuple((h.lease, h.device, h.state) for h in self.books.active_of(job.id))
+        if rights == self._known.get(job.id, ()):
+            return  # only the words have changed
+        self._known[job.id] = rights
+        word = self.service.look(lambda books, ctx: arbiter.instructions(books, ctx, job.id))
+        before = job.devices
+        self._release(job.follow(word, self.now))
+        self._leave_dead(job)
+        if job.devices != before:
+            self._seat(job)
+
+    def _release(self, releases: Iterable[tuple[str, ReleaseDevices]]) -> None:
+        for lease, release in releases:
+            self._note_left(release.devices)
+            self._say("release", lease, release)
+
+    def _note_left(self, devices: Iterable[str]) -> None:
+        self._left_nodes.update(self.options.cluster.node_of(device).name for device in devices)
+
+    def _seat(self, job: SimulatedJob) -> None:
+        """Its devices have changed."""
+        if job.devices:
+            self._seated[job.id] = job
+        else:
+            self._seated.pop(job.id, None)
+        self._report(job)
+        self._expect(job)
+
+    # --- nodes ---------------------------------------------------------------------------
+
+    def _prove_empty(self) -> None:
+        """Nodes with devices that were left say that these are empty."""
+        if self._is_faulty and self._devices_left:
+            leases = self.books.open_leases()
+            quarantined = (
+                h for e in leases for h in self.books.holdings_of(e.id) if h.state == "quarantined"
+            )
+            self._note_left(holding.device for holding in quarantined)
+        nodes, self._left_nodes, self._devices_left = self._left_nodes, set(), False
+        for node in sorted(nodes):
+            self._report_node(node)
+
+    def _report_node(self, name: str) -> None:
+        if name in self._wreckage.until:
+            return
+        self._node_sequences[name] += 1
+        used = {device for job in self._seated.values() for device in job.devices}
+        empty, occupied = self._node_words[name]
+        devices = tuple(o if o.id in used else e for e, o in zip(empty, occupied, strict=True))
+        message = NodeReport(incarnation=1, sequence=self._node_sequences[name], devices=devices)
+        self._say("node_report", name, message)
+
+    def _happen_to_node(self, what: What, name: str, payload: Any) -> None:
+        if what == "node":
+            self._report_node(name)
+            self._plan(self.now + _NODE_REPORT_SECONDS, "node", name)
+        elif what == "outage":
+            outage, stream = payload
+            self._fall(outage)
+            self._plan_outage(stream)
+        elif self._wreckage.rise(name, self.now):
+            self._report_node(name)
+
+    def _plan_outage(self, stream: Iterator[Outage]) -> None:
+        outage = next(stream, None)
+        if outage is not None:
+            self._plan(max(self.now, outage.at_seconds), "outage", outage.node, (outage, stream))
+
+    def _fall(self, outage: Outage) -> None:
+        self._wreckage.fall(outage)
+        self._plan(outage.until_seconds, "repair", outage.node)
+        for job in list(self._seated.values()):
+            self._leave_dead(job)
+        self._follow()
+
+    def _leave_dead(self, job: SimulatedJob) -> None:
+        """A job leaves devices whose node is gone, as it notices at once."""
+        cluster, down = self.options.cluster, self._wreckage.until
+        dead = {d for d in job.devices if cluster.node_of(d).name in down} if down else set()
+        if not dead:
+            return
+        self._release(job.crash(dead, self.now))
+        self._seat(job)
 
     # --- broker --------------------------------------------------------------------------
 
-    def _take(self, decision: Decision[Any]) -> None:
-        """Commit a decision and let the jobs it touched hear of it."""
-        self._apply(decision)
-        self._follow(decision.touched)
+    def _say(self, call: str, *arguments: Any) -> Any:
+        """A message to the broker; what it answers."""
+        if self.listener is not None:
+            self.listener(Said(self.now, call, arguments))
+        if call == "advance":
+            answer: Any = self.service.advance()
+        elif call == "report":
+            answer = self.service.report(*arguments)
+        else:
+            answer = self.service.perform(getattr(arbiter, call), *arguments)
+        if call == "advance":
+            self._look_at_policy()
+        return answer
 
-    def _apply(self, decision: Decision[Any]) -> None:
-        self.decisions += 1
-        self.books.apply(decision.changes)
-
-    def _report_node_if_left(self) -> None:
-        leases = self.books.open_leases()
-        if any(h.state == "quarantined" for lease in leases for h in self.books.holdings_of(lease.id)):
-            self._report_node()
-
-    def _report_node(self) -> None:
-        self._node_sequence += 1
-        used = {device for job in self._live.values() for device in job.devices}
-        devices = tuple(
-            DeviceReport(
-                id=f"gpu-{index:05}",
-                index=index,
-                model="gpu",
-                kind="gpu",
-                state="occupied" if f"gpu-{index:05}" in used else "empty",
-            )
-            for index in range(self.options.gpus)
-        )
-        message = NodeReport(incarnation=1, sequence=self._node_sequence, devices=devices)
-        self._apply(arbiter.node_report(self.books, self._ctx, _NODE, message))
+    def _look_at_policy(self) -> None:
+        agenda, name = self.books.agenda, self.policy.name
+        if agenda.failure:
+            raise PolicyFailed(f"the policy {name} failed: {agenda.failure}")
+        for number in range(self._audits_seen, self.books.broker.next_audit):
+            audit = self.books.audits.get(str(number))
+            if audit is not None and audit.action == "ruling_refused":
+                raise PolicyFailed(f"the policy {name} broke its contract: {audit.subject}: {audit.detail}")
+        self._audits_seen = self.books.broker.next_audit
 
 
 def _lease_options(options: SimulationOptions) -> LeaseOptions:
-    """The broker's times. Nobody falls silent here, so liveness is given all the time there is."""
+    """The broker's times: its own where things can go wrong, else as if nobody could fall silent."""
     term = options.round_seconds or options.term_seconds
-    return LeaseOptions(
+    patient = LeaseOptions(
+        report_seconds=options.report_seconds,
         term_seconds=term,
-        ttl_seconds=_YEAR_SECONDS,
-        node_silent_seconds=1e9,
-        silent_job_seconds=1e9,
+        rounds_only=options.round_seconds is not None,
         idle_warned_seconds=1e9,
         idle_lost_seconds=1e9,
-        rounds_only=options.round_seconds is not None,
+        kept_ended_jobs=_KEPT_ENDED_JOBS,
+        kept_auctions=_KEPT_AUCTIONS,
     )
-
-
-def _at(ctx: Context, now: float) -> Context:
-    return Context(now=now, options=ctx.options, policy=ctx.policy, fairness=ctx.fairness, rng=ctx.rng)
+    if options.faults.any:
+        return patient
+    return replace(patient, ttl_seconds=_YEAR_SECONDS, node_silent_seconds=1e9, silent_job_seconds=1e9)

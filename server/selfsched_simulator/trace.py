@@ -1,26 +1,37 @@
-"""Traces: CSV files of jobs that arrive.
+"""Traces: CSV files of jobs that arrive, and the jobs that come of them.
 
-Rigid traces have the columns `arrival_s` (seconds, from any origin), `gpus` (the gang the job
-asks for) and `exclusive_s` (seconds it takes alone on its gang); `job` (a name, by default the
-number of the row) is optional, further columns are ignored.
+The kind of a trace is told by its columns:
+
+* rigid: `arrival_s` (seconds, from any origin), `gpus` (the gang the job asks for) and
+  `exclusive_s` (seconds it takes alone on its gang);
+* elastic: `arrival_s`, `application`, `requested_replicas`, `global_batch` (see `elastic`);
+* mixed: `arrival_s`, `model`, `batch_size`, `num_gpus`, `total_steps` (see `mixed`).
+
+Optional in each: `job` (a name, by default the number of the row), `account` (by default the job is
+an account of its own) and `restart_s` (what a start costs it). Further columns are ignored; the order
+of the rows does not matter.
 """
 
 from __future__ import annotations
 
-import csv
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from selfsched.errors import Refused
 from selfsched.protocol import Resume
+from selfsched_simulator.cluster import Cluster
+from selfsched_simulator.speeds import Speed, by_count
+from selfsched_simulator.tables import Row, number, positive, read_any, read_rows, whole
 
+Kind = Literal["rigid", "elastic", "mixed"]
 RIGID_COLUMNS = ("arrival_s", "gpus", "exclusive_s")
-_ELASTIC_COLUMN = "requested_replicas"
+_MARKS: dict[str, Kind] = {"exclusive_s": "rigid", "requested_replicas": "elastic", "total_steps": "mixed"}
+_LOG_MARK = "submit_s"
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
-_LONGEST_SECONDS = 1e9
+_LONGEST_RESTART_SECONDS = 1e6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,48 +40,134 @@ class TraceJob:
 
     name: str
     arrival_seconds: float
-    run_seconds: Mapping[int, float]
-    """Time of the whole run by device count; it runs on these counts only."""
+    speed: Speed
+    gpus: int
+    """Devices it asks for."""
+    alone_seconds: float
+    """T_alone: what its completion is held against."""
     account: str | None = None
     """Owner; None: an account of its own."""
     resume: Resume = Resume.SAME_SIZE
     knows_its_speed: bool = True
     """Bids from its registration on; otherwise it must have measured itself on a first visit."""
-
-    @property
-    def gpus(self) -> int:
-        """Devices it asks for: the largest count."""
-        return max(self.run_seconds)
-
-    @property
-    def exclusive_seconds(self) -> float:
-        """Time it takes alone on what it asks for."""
-        return self.run_seconds[self.gpus]
+    restart_seconds: float | None = None
+    """What a start costs it; None: what the simulation says."""
 
 
-def read_trace(path: Path, *, gpus: int) -> tuple[TraceJob, ...]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trace:
+    """All jobs, by arrival."""
+
+    kind: Kind
+    jobs: tuple[TraceJob, ...]
+    notes: tuple[str, ...] = ()
+    """What was changed or left out of the file, for people."""
+
+
+def rigid_job(name: str, arrival_seconds: float, gpus: int, seconds: float, **fields: object) -> TraceJob:
+    """A gang of fixed size, on one node."""
+    return TraceJob(
+        name=name,
+        arrival_seconds=arrival_seconds,
+        speed=by_count({gpus: seconds}),
+        gpus=gpus,
+        alone_seconds=seconds,
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def kind_of(path: Path) -> Kind:
+    """What kind of trace a file is, by its columns.
+
+    Raises:
+        Refused: it cannot be read, or is none.
+    """
+    header, _ = read_any(path, "the trace")
+    for column, kind in _MARKS.items():
+        if column in header:
+            return kind
+    if _LOG_MARK in header:
+        raise Refused(f"{path} is a log of jobs that have run ({_LOG_MARK}): use selfsched-broker replay")
+    missing = [name for name in RIGID_COLUMNS if name not in header]
+    raise Refused(
+        f"the trace {path} lacks the columns {', '.join(missing)}; it has {', '.join(header)[:200] or 'none'}"
+    )
+
+
+def read_rigid(path: Path, cluster: Cluster) -> Trace:
     """Read a rigid trace and check it against a cluster.
-
-    Args:
-        path: the CSV file.
-        gpus: devices of the cluster.
-
-    Returns:
-        The jobs by arrival, then by row.
 
     Raises:
         Refused: the file cannot be read, or a row is wrong; the message names line and column.
     """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            columns, rows = reader.fieldnames or (), list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise Refused(f"cannot read the trace {path}: {error}") from None
-    _check_columns(path, columns)
-    if not rows:
-        raise Refused(f"the trace {path} has no jobs: it needs a line for each below the header")
-    jobs = [_read_row(row, line, gpus) for line, row in enumerate(rows, start=2)]
+    jobs = []
+    for line, row in enumerate(read_rows(path, RIGID_COLUMNS, "the trace"), start=2):
+        common = read_common(row, line)
+        gpus = whole(row, "gpus", line)
+        refuse_wider(common.name, gpus, cluster, line)
+        seconds = positive(row, "exclusive_s", line)
+        jobs.append(
+            TraceJob(
+                name=common.name,
+                arrival_seconds=common.arrival_seconds,
+                account=common.account,
+                restart_seconds=common.restart_seconds,
+                speed=by_count({gpus: seconds}, cluster),
+                gpus=gpus,
+                alone_seconds=seconds,
+            )
+        )
+    return Trace(kind="rigid", jobs=in_order(jobs))
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What a row of any trace says."""
+
+    name: str
+    arrival_seconds: float
+    account: str | None
+    restart_seconds: float | None
+
+
+def read_common(row: Row, line: int, *, name_column: str = "job") -> Common:
+    """Name, arrival, account and restart of a row.
+
+    Raises:
+        Refused: one of them is wrong.
+    """
+    name = (row.get(name_column) or "").strip() or str(line - 2)
+    account = (row.get("account") or "").strip() or None
+    for what, value in (("job's", name), ("account's", account)):
+        if value is not None and not _NAME.match(value):
+            raise Refused(
+                f"line {line}: the {what} name {value[:80]!r} has other than letters, digits, . _ -"
+            )
+    arrival = number(row, "arrival_s", line)
+    if arrival < 0:
+        raise Refused(f"line {line}: arrival_s is {arrival:g}, it must not be negative")
+    restart = None
+    if (row.get("restart_s") or "").strip():
+        restart = number(row, "restart_s", line)
+        if not 0 <= restart <= _LONGEST_RESTART_SECONDS:
+            raise Refused(f"line {line}: restart_s is {restart:g}, it must be between 0 and 1000000")
+    return Common(name, arrival, account, restart)
+
+
+def refuse_wider(name: str, devices: int, cluster: Cluster, line: int) -> None:
+    """Refuse a job that no allocation of the cluster could serve."""
+    if devices > cluster.devices:
+        raise Refused(
+            f"line {line}: the job {name!r} needs {devices} GPUs, the cluster has {cluster.devices}"
+        )
+
+
+def in_order(jobs: Sequence[TraceJob]) -> tuple[TraceJob, ...]:
+    """Jobs by arrival, then by row.
+
+    Raises:
+        Refused: two have the same name.
+    """
     seen: dict[str, int] = {}
     for line, job in enumerate(jobs, start=2):
         if job.name in seen:
@@ -79,41 +176,7 @@ def read_trace(path: Path, *, gpus: int) -> tuple[TraceJob, ...]:
     return tuple(sorted(jobs, key=lambda job: job.arrival_seconds))
 
 
-def _check_columns(path: Path, columns: Sequence[str]) -> None:
-    missing = [name for name in RIGID_COLUMNS if name not in columns]
-    if not missing:
-        return
-    if _ELASTIC_COLUMN in columns:
-        raise Refused(f"{path} is a trace of elastic jobs ({_ELASTIC_COLUMN}), which is not supported yet")
-    raise Refused(
-        f"the trace {path} lacks the columns {', '.join(missing)}; it has {', '.join(columns) or 'none'}"
-    )
-
-
-def _read_row(row: Mapping[str, str | None], line: int, gpus: int) -> TraceJob:
-    name = (row.get("job") or "").strip() or str(line - 2)
-    if not _NAME.match(name):
-        raise Refused(f"line {line}: the job's name {name[:80]!r} has other than letters, digits, . _ -")
-    arrival = _number(row, "arrival_s", line)
-    if arrival < 0:
-        raise Refused(f"line {line}: arrival_s is {arrival:g}, it must not be negative")
-    wanted = _number(row, "gpus", line)
-    if wanted != int(wanted) or wanted < 1:
-        raise Refused(f"line {line}: gpus is {wanted:g}, it must be a whole number of at least 1")
-    if wanted > gpus:
-        raise Refused(f"line {line}: the job {name!r} needs {int(wanted)} GPUs, the cluster has {gpus}")
-    seconds = _number(row, "exclusive_s", line)
-    if seconds <= 0:
-        raise Refused(f"line {line}: exclusive_s is {seconds:g}, it must be above 0")
-    return TraceJob(name=name, arrival_seconds=arrival, run_seconds={int(wanted): seconds})
-
-
-def _number(row: Mapping[str, str | None], column: str, line: int) -> float:
-    text = row.get(column)
-    try:
-        value = float(text or "")
-    except ValueError:
-        raise Refused(f"line {line}: {column} is {(text or '')[:40]!r}, not a number") from None
-    if not math.isfinite(value) or abs(value) > _LONGEST_SECONDS:
-        raise Refused(f"line {line}: {column} is {(text or '')[:40]!r}, out of range")
-    return value
+def count_names(names: Iterable[str], most: int = 5) -> str:
+    """The first names of a list, in words."""
+    listed = list(names)
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")

@@ -1,7 +1,13 @@
 """How far what a simulated job claims is from what is true of it.
 
-The truth (`TraceJob.run_seconds`) is hidden: a policy learns of it only what a real job would
-tell, progress in reports and times in bids, and the times may be wrong.
+The truth (`speeds`) is hidden: a policy learns of it only what a real job would tell, progress in
+reports and times in bids, and the times may be wrong. Two kinds of error:
+
+* of the whole job, the same on every placement and all its life (`noise`): it misjudges how much work
+  is left;
+* of each placement by itself, until the job has run there (`row_noise`): it misjudges how it scales.
+
+A job knows how well it knows: the standard deviation is in the bid's `sigma_log`.
 """
 
 from __future__ import annotations
@@ -10,6 +16,8 @@ import hashlib
 import math
 
 import numpy as np
+
+from selfsched.protocol import Placement
 
 
 def claim_factor(name: str, *, noise: float, seed: int) -> float:
@@ -20,5 +28,17 @@ def claim_factor(name: str, *, noise: float, seed: int) -> float:
     """
     if noise == 0:
         return 1.0
-    digest = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
-    return math.exp(noise * float(np.random.default_rng([seed, digest]).standard_normal()))
+    return math.exp(noise * _normal(name, seed))
+
+
+def row_factor(name: str, placement: Placement, *, noise: float, seed: int) -> float:
+    """By what a job's claim for one placement is wrong until it has run there."""
+    if noise == 0:
+        return 1.0
+    where = f"{name}/{placement.devices}/{placement.nodes}/{placement.model or ''}"
+    return math.exp(noise * _normal(where, seed))
+
+
+def _normal(words: str, seed: int) -> float:
+    digest = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "big")
+    return float(np.random.default_rng([seed, digest]).standard_normal())

@@ -54,9 +54,9 @@ def test_a_table_for_people(trace: Path) -> None:
     ("body", "words"),
     [
         ("", "lacks the columns arrival_s, gpus, exclusive_s"),
-        (HEADER, "has no jobs"),
+        (HEADER, "has no rows"),
         ("arrival_s,gpus\n0,1\n", "lacks the columns exclusive_s"),
-        ("job,arrival_s,application,requested_replicas\n", "elastic jobs"),
+        ("job,arrival_s,application,requested_replicas\n", "need --steptimes"),
         (HEADER + "a,0,3,10\n", "line 2: the job 'a' needs 3 GPUs, the cluster has 2"),
         (HEADER + "a,0,0,10\n", "line 2: gpus is 0"),
         (HEADER + "a,0,-1,10\n", "gpus is -1"),
@@ -91,7 +91,7 @@ def test_a_trace_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--policy", "goodput"], "no policy 'goodput'; there are: fifo, themis"),
+        (["--policy", "best"], "no policy 'best'; there are: fifo"),
         (["--policy", "themis,themis"], "names a policy twice"),
         (["--gpus", "0"], "--gpus is 0"),
         (["--round", "0"], "--round is 0"),
@@ -101,10 +101,16 @@ def test_a_trace_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None
         (["--noise", "nan"], "--noise is nan"),
         (["--noise", "9"], "--noise is 9"),
         (["--seed", "-1"], "--seed is -1"),
-        (["--cluster", "16x4:aws"], "--cluster is not supported yet"),
-        (["--steptimes", "f.csv"], "--steptimes is not supported yet"),
-        (["--convergence", "f.csv"], "--convergence is not supported yet"),
-        (["--throughput", "f.csv"], "--throughput is not supported yet"),
+        (["--cluster", "16x4:aws"], "--gpus and --cluster both say"),
+        (["--steptimes", "f.csv"], "--steptimes is of no use"),
+        (["--throughput", "f.csv"], "--throughput is of no use"),
+        (["--requested"], "--requested is of no use"),
+        (["--round", "20", "--term", "30"], "--round and --term both say"),
+        (["--term", "0"], "--term is 0"),
+        (["--seeds", "0"], "--seeds is 0"),
+        (["--lost", "1"], "--lost is 1, it must be between 0 and 0.9"),
+        (["--mtbf", "1"], "--mtbf is 1"),
+        (["--failures", "none.csv"], "cannot read the list of failures none.csv"),
     ],
 )
 def test_a_wrong_option_is_refused_by_name(trace: Path, arguments: list[str], words: str) -> None:

@@ -7,9 +7,11 @@ import pytest
 
 from selfsched_broker.core.market import Award, Market, Ruling
 from selfsched_broker.core.policies import policy_named
+from selfsched_simulator.cluster import one_node
 from selfsched_simulator.engine import Simulation, SimulationOptions, SimulationStuck
-from selfsched_simulator.metrics import Figures, finished, summarise
-from selfsched_simulator.trace import TraceJob
+from selfsched_simulator.job import Habits
+from selfsched_simulator.metrics import Figures, Scale, finished, summarise
+from selfsched_simulator.trace import TraceJob, rigid_job
 from selfsched_simulator.truth import claim_factor
 
 
@@ -17,24 +19,23 @@ def synthetic(jobs: int, seed: int) -> list[TraceJob]:
     rng = np.random.default_rng(seed)
     arrivals = np.sort(rng.uniform(0, 600, jobs))
     return [
-        TraceJob(
-            name=f"j{i}",
-            arrival_seconds=float(at),
-            run_seconds={int(rng.choice([1, 1, 2, 4])): float(rng.lognormal(5.5, 0.7))},
-        )
+        rigid_job(f"j{i}", float(at), int(rng.choice([1, 1, 2, 4])), float(rng.lognormal(5.5, 0.7)))
         for i, at in enumerate(arrivals)
     ]
 
 
 def run(policy: str, *, noise: float = 0.0, seed: int = 1, round_seconds: float | None = 120) -> Figures:
     trace = synthetic(14, 3)
-    options = SimulationOptions(gpus=4, round_seconds=round_seconds, noise=noise, seed=seed)
+    options = SimulationOptions(
+        cluster=one_node(4), round_seconds=round_seconds, habits=Habits(noise=noise, seed=seed)
+    )
     simulation = Simulation(trace, policy_named(policy), options)
     jobs = simulation.run()
     simulation.books.validate()
     assert not [a for a in simulation.books.audits.values() if a.action == "ruling_refused"]
     assert all(job.fraction_done == pytest.approx(1.0, abs=1e-6) for job in jobs)
-    return summarise([finished(job) for job in jobs], policy=policy, gpus=4, wall_seconds=0.0)
+    scale = Scale(kind="rigid", devices=4, jobs=len(trace))
+    return summarise(finished(jobs), scale, policy=policy, wall_seconds=0.0)
 
 
 @pytest.mark.parametrize("round_seconds", [120.0, None])
@@ -44,7 +45,7 @@ def test_every_job_ends_and_the_same_seed_gives_the_same_run(
 ) -> None:
     first = run(policy, noise=0.3, round_seconds=round_seconds)
     assert first == run(policy, noise=0.3, round_seconds=round_seconds)
-    work = sum(job.gpus * job.exclusive_seconds for job in synthetic(14, 3))
+    work = sum(job.gpus * job.alone_seconds for job in synthetic(14, 3))
     assert first.makespan_s >= work / 4
     assert first.utilisation is not None
     assert 0 < first.utilisation <= 1
@@ -82,8 +83,10 @@ def test_the_policy_sees_claims_and_never_the_truth() -> None:
             return policy_named("fifo").rule(market, rng)
 
     factor = claim_factor("only", noise=0.5, seed=4)
-    options = SimulationOptions(gpus=1, round_seconds=10, restart_seconds=1, noise=0.5, seed=4)
-    Simulation([TraceJob(name="only", arrival_seconds=0, run_seconds={1: 100})], Spy(), options).run()
+    options = SimulationOptions(
+        cluster=one_node(1), round_seconds=10, habits=Habits(restart_seconds=1, noise=0.5, seed=4)
+    )
+    Simulation([rigid_job("only", 0, 1, 100)], Spy(), options).run()
     assert len(seen) > 5
     for done, claimed in seen:
         assert claimed == pytest.approx(100 * (1 - done) * factor)
@@ -97,6 +100,6 @@ def test_a_policy_that_starves_a_job_is_named_and_does_not_loop() -> None:
             awards = {c.job: Award(job=c.job, devices=(), reason="no") for c in market.contenders}
             return Ruling(awards=awards)
 
-    options = SimulationOptions(gpus=1, round_seconds=100, restart_seconds=1)
+    options = SimulationOptions(cluster=one_node(1), round_seconds=100, habits=Habits(restart_seconds=1))
     with pytest.raises(SimulationStuck, match="only"):
-        Simulation([TraceJob(name="only", arrival_seconds=0, run_seconds={1: 10})], Miser(), options).run()
+        Simulation([rigid_job("only", 0, 1, 10)], Miser(), options).run()

@@ -5,19 +5,24 @@ from __future__ import annotations
 import pytest
 
 from selfsched_broker.core.policies import policy_named
+from selfsched_simulator.cluster import one_node
 from selfsched_simulator.engine import Simulation, SimulationOptions
-from selfsched_simulator.metrics import Finished, finished, summarise
-from selfsched_simulator.trace import TraceJob
+from selfsched_simulator.job import Habits
+from selfsched_simulator.metrics import Finished, Scale, finished, summarise
+from selfsched_simulator.trace import rigid_job
 
 
 def test_figures_by_hand() -> None:
     """Two GPUs. a: 0-100 on one; b: 0-100 waits, 100-150 on two; c: 40-60 on one."""
     jobs = [
-        Finished(arrival_seconds=0, end_seconds=100, alone_seconds=100, gpus=1),
-        Finished(arrival_seconds=0, end_seconds=150, alone_seconds=50, gpus=2),
-        Finished(arrival_seconds=40, end_seconds=60, alone_seconds=20, gpus=1, starts=3),
+        Finished(arrival_seconds=0, end_seconds=100, alone_seconds=100, gpus=1, busy_device_seconds=100),
+        Finished(arrival_seconds=0, end_seconds=150, alone_seconds=50, gpus=2, busy_device_seconds=100),
+        Finished(
+            arrival_seconds=40, end_seconds=60, alone_seconds=20, gpus=1, starts=3, busy_device_seconds=20
+        ),
     ]
-    figures = summarise(jobs, policy="by hand", gpus=2, wall_seconds=0.5)
+    scale = Scale(kind="rigid", devices=2, jobs=3)
+    figures = summarise(jobs, scale, policy="by hand", wall_seconds=0.5)
     assert figures.makespan_s == 150
     assert figures.mean_completion_s == pytest.approx((100 + 150 + 20) / 3)
     assert figures.median_completion_s == 100
@@ -40,14 +45,15 @@ def test_rounds_restarts_and_the_queue_by_hand() -> None:
     3) comes at 30, works from 32, ends at 37.
     """
     trace = [
-        TraceJob(name="a", arrival_seconds=0, run_seconds={1: 17}),
-        TraceJob(name="b", arrival_seconds=1, run_seconds={2: 8}),
-        TraceJob(name="c", arrival_seconds=3, run_seconds={1: 5}),
+        rigid_job("a", 0, 1, 17),
+        rigid_job("b", 1, 2, 8),
+        rigid_job("c", 3, 1, 5),
     ]
-    options = SimulationOptions(gpus=2, round_seconds=10, restart_seconds=2)
+    options = SimulationOptions(cluster=one_node(2), round_seconds=10, habits=Habits(restart_seconds=2))
     jobs = Simulation(trace, policy_named("fifo"), options).run()
     assert {job.row.name: job.finished_at for job in jobs} == pytest.approx({"a": 19, "b": 30, "c": 37})
-    figures = summarise([finished(job) for job in jobs], policy="fifo", gpus=2, wall_seconds=0)
+    scale = Scale(kind="rigid", devices=2, jobs=3)
+    figures = summarise(finished(jobs), scale, policy="fifo", wall_seconds=0)
     assert figures.makespan_s == pytest.approx(37)
     assert figures.mean_completion_s == pytest.approx((19 + 29 + 34) / 3)
     assert figures.restarts_per_job == 0
@@ -55,9 +61,9 @@ def test_rounds_restarts_and_the_queue_by_hand() -> None:
 
 def test_without_rounds_what_frees_is_used_at_once() -> None:
     trace = [
-        TraceJob(name="a", arrival_seconds=0, run_seconds={1: 17}),
-        TraceJob(name="b", arrival_seconds=1, run_seconds={2: 8}),
+        rigid_job("a", 0, 1, 17),
+        rigid_job("b", 1, 2, 8),
     ]
-    options = SimulationOptions(gpus=2, restart_seconds=2)
+    options = SimulationOptions(cluster=one_node(2), habits=Habits(restart_seconds=2))
     jobs = Simulation(trace, policy_named("fifo"), options).run()
     assert {job.row.name: job.finished_at for job in jobs} == pytest.approx({"a": 19, "b": 29})

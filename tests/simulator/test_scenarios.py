@@ -10,20 +10,30 @@ import pytest
 
 from selfsched.protocol import Resume
 from selfsched_broker.core.policies import policy_named
+from selfsched_simulator.cluster import one_node
 from selfsched_simulator.engine import Simulation, SimulationOptions
-from selfsched_simulator.job import SimulatedJob
+from selfsched_simulator.job import Habits, SimulatedJob
+from selfsched_simulator.speeds import by_count
 from selfsched_simulator.trace import TraceJob
 
-RESTART_SECONDS = 2.0
+HABITS = Habits(restart_seconds=2.0)
 REPAY_SECONDS = 60.0
 
 
 def elastic(name: str, arrival: float, runs: Mapping[int, float], **fields: object) -> TraceJob:
-    return TraceJob(name=name, arrival_seconds=arrival, run_seconds=runs, resume=Resume.ELASTIC, **fields)  # type: ignore[arg-type]
+    return TraceJob(
+        name=name,
+        arrival_seconds=arrival,
+        speed=by_count(runs),
+        gpus=max(runs),
+        alone_seconds=runs[max(runs)],
+        resume=Resume.ELASTIC,
+        **fields,  # type: ignore[arg-type]
+    )
 
 
 def simulate(jobs: Sequence[TraceJob], gpus: int, *, term: float, policy: str = "themis") -> Simulation:
-    options = SimulationOptions(gpus=gpus, term_seconds=term, restart_seconds=RESTART_SECONDS)
+    options = SimulationOptions(cluster=one_node(gpus), term_seconds=term, habits=HABITS)
     ordered = sorted(jobs, key=lambda job: job.arrival_seconds)
     simulation = Simulation(ordered, policy_named(policy), options)
     simulation.run()
@@ -103,7 +113,7 @@ def test_nobody_is_moved_before_its_last_move_is_repaid(seed: int) -> None:
         for (since, devices), (until, _) in pairwise(job.history):
             if devices:
                 moves += 1
-                assert until - since >= REPAY_SECONDS + RESTART_SECONDS - 1e-6
+                assert until - since >= REPAY_SECONDS + HABITS.restart_seconds - 1e-6
     assert moves, "the instance is too tame to show anything"
 
 
@@ -116,7 +126,7 @@ def test_the_first_job_does_not_keep_all_devices_for_days() -> None:
             term=300,
         )
     )
-    assert jobs["late"].history[0][0] <= 300 + RESTART_SECONDS
+    assert jobs["late"].history[0][0] <= 300 + HABITS.restart_seconds
     assert counts(jobs["late"]) == [4]
 
 
