@@ -36,7 +36,6 @@ from selfsched.measure.warm_up import WarmUp
 
 FORECASTS = 20
 """So many are made along the way besides those that are noted."""
-GRADIENT_BYTES = 4_000_000
 
 
 class _Deaf:
@@ -139,7 +138,7 @@ class Replay:
             self._flush()
             self._now += truth.save_seconds
             self._tell(
-                CheckpointSaved(fit=1, step=step, path=Path("c"), size_bytes=3 * GRADIENT_BYTES,
+                CheckpointSaved(fit=1, step=step, path=Path("c"), size_bytes=3 * truth.gradient_bytes,
                                 seconds=truth.save_seconds)
             )  # fmt: skip
             self._elapsed += self._now - self._trained_from
@@ -169,7 +168,7 @@ class Replay:
             "checkpoints_per_epoch": 1.0 if truth.checkpoint_seconds else 0.0,
             "early_stopping": truth.rule is not None,
             "stopping": (truth.rule,) if truth.rule is not None else (),
-            "allowed_devices": (1, 2, 4), "gradient_bytes": GRADIENT_BYTES, "at": self._now,
+            "allowed_devices": (1, 2, 4), "gradient_bytes": truth.gradient_bytes, "at": self._now,
         }  # fmt: skip
 
     def _epochs(self) -> int:
@@ -233,7 +232,8 @@ class Replay:
 
     def _stretch(self, kind: Any, seconds: float) -> None:
         self._now += seconds
-        self._tell(StretchTimed(stretch=kind, seconds=seconds, step=self._step))
+        size = 3 * self.truth.gradient_bytes if kind == "checkpoint_save" else None
+        self._tell(StretchTimed(stretch=kind, seconds=seconds, step=self._step, size_bytes=size))
 
     def _tell(self, event: Any) -> None:
         self.model.observe(event, self._now)

@@ -47,6 +47,8 @@ class Truth:
     validation_pass_share: float = 0.4
     """A batch of a validation takes this share of a step."""
     checkpoint_seconds: float = 0.0
+    gradient_bytes: int = 4_000_000
+    """A third of a checkpoint (Adam's)."""
     epoch_gap_seconds: float = 0.05
     batches: Array | None = None
     """Samples of a step on all devices, where they change; None: always the same."""
@@ -85,7 +87,18 @@ def draw(family: str, seed: int, *, largest_steps: int = 4000) -> Truth:
         epoch_gap_seconds=float(rng.uniform(0.0, 0.02)) * epoch_seconds,
     )  # fmt: skip
     _FAMILIES[family](truth, rng)
+    _weigh(truth, rng)
     return truth
+
+
+def _weigh(truth: Truth, rng: Random) -> None:
+    """A checkpoint that takes long holds much, on a disk of some speed: a job knows its bytes.
+
+    Over a move between devices bytes are what is exchanged, too: those runs keep a small model.
+    """
+    disk = 2e8 * float(np.exp(0.7 * rng.standard_normal()))
+    if truth.checkpoint_seconds and not truth.resized:
+        truth.gradient_bytes = int(truth.checkpoint_seconds * disk / 3)
 
 
 # --- background -------------------------------------------------------------------------------

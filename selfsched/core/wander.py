@@ -35,7 +35,7 @@ Array = NDArray[np.float64]
 
 TAUS = (0.03, 0.1, 0.3, 1.0, 4.0)
 SIZES = (0.01, 0.03, 0.1, 0.3)
-SIZE_WEIGHTS = (0.45, 0.35, 0.15, 0.05)
+SIZE_WEIGHTS = (0.55, 0.3, 0.12, 0.03)
 """Prior of the size of x: most jobs on a quiet machine wander by few per cent."""
 SLOPE_SIGMA = 0.15
 """A job that has a slope changes by so much over what was watched."""
