@@ -7,7 +7,15 @@ from typing import Annotated, TypeVar
 import typer
 
 from selfsched.errors import Refused
-from selfsched.protocol import Accepted, AccountView, IssueToken, SetAccount, TokenIssued, TokenView
+from selfsched.protocol import (
+    Accepted,
+    AccountView,
+    ForecastScores,
+    IssueToken,
+    SetAccount,
+    TokenIssued,
+    TokenView,
+)
 from selfsched_broker.office import segment
 from selfsched_broker.options import Json, StateDir, office, show_accepted
 from selfsched_broker.printing import duration, say, show_json, show_table
@@ -70,11 +78,12 @@ def list_users(as_json: Json = False, state_dir: StateDir = None) -> None:
         return
     show_table(
         "Accounts",
-        ("account", "weight", "may hold", "holds", "used", "admin", "disabled"),
+        ("account", "weight", "may hold", "holds", "used", "forecasts held", "admin", "disabled"),
         (
             (
                 a.account, f"{a.weight:g}", a.max_devices or "any", a.held_devices,
-                duration(a.used_device_seconds), "yes" if a.admin else "", "yes" if a.disabled else "",
+                duration(a.used_device_seconds), _held_words(a.forecast_scores),
+                "yes" if a.admin else "", "yes" if a.disabled else "",
             )
             for a in accounts
         ),
@@ -127,6 +136,10 @@ def revoke_token(
     """Make a token worthless, at once."""
     with office(state_dir, as_json) as found:
         show_accepted(found.one(Accepted, "DELETE", f"/admin/tokens/{segment(token_id)}"), as_json)
+
+
+def _held_words(scores: ForecastScores | None) -> str:
+    return f"{scores.held} of {scores.made}" if scores is not None else "-"
 
 
 def _show_account(account: AccountView, as_json: bool) -> None:

@@ -28,7 +28,7 @@ app = typer.Typer(
 app.add_typer(account_commands.users, name="users")
 app.add_typer(commands.leases, name="leases")
 app.add_typer(commands.devices, name="devices")
-for command in (commands.jobs, commands.auctions, commands.policy, commands.audit):
+for command in (commands.jobs, commands.auctions, commands.hardware, commands.policy, commands.audit):
     app.command()(command)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ from selfsched.protocol import (
     AuditEntry,
     ClusterView,
     JobView,
+    LearnedHardware,
     LeaseView,
     PolicyView,
 )
@@ -63,6 +65,35 @@ def jobs(
             for j in listed
         ),
         names=("name", "account"),
+    )  # fmt: skip
+
+
+def hardware(as_json: Json = False, state_dir: StateDir = None) -> None:
+    """What was learned of each kind of hardware from the jobs that ran on it.
+
+    Example: selfsched-broker hardware
+    """
+    with office(state_dir, as_json) as found:
+        listed = found.many(LearnedHardware, "/admin/hardware")
+    if as_json:
+        show_json(listed)
+        return
+    show_table(
+        "Hardware",
+        ("hardware", "jobs", "placements", "steps", "figures from", "learned", "GB/s", "within", "latency"),
+        map(_hardware_row, listed),
+        names=("hardware",),
+    )
+
+
+def _hardware_row(found: LearnedHardware) -> tuple[object, ...]:
+    prior, ago = found.prior, found.learned_ago_seconds
+    return (
+        found.hardware, found.reporting_jobs, found.placements, found.steps,
+        "documents" if ago is None else f"{prior.jobs} jobs",
+        "-" if ago is None else f"{duration(ago)} ago",
+        f"{prior.bandwidth_bytes_per_second / 1e9:.3g}", f"x {math.exp(prior.sigma_log):.1f}",
+        f"{prior.latency_seconds * 1e6:.0f} us",
     )  # fmt: skip
 
 

@@ -99,11 +99,11 @@ class Desk:
         """A job's report."""
         found = self._owned_job(caller, job)
         answer = self.service.report(job, message)
-        if message.statistics:
-            self.learner.hear(found.account, found.name, message.statistics)
         if message.forecast is not None:
             moment = moment_now()
             self.service.look(lambda books, ctx: self.forecasts.note(books, ctx.now, moment, job, message))
+        if message.statistics:
+            self.learner.hear(found.account, found.name, message.statistics)
         return answer
 
     def instructions(self, caller: Caller, job: str) -> Instructions:

@@ -11,6 +11,9 @@ from cli.canned_broker import a_job, answers, canned_broker, finished_job
 from cli.commands import selfsched
 
 from selfsched.commands.views import score_words
+from selfsched.core.hardware_figures import HardwareFigures
+from selfsched.core.history import FILE_NAME, JobHistory
+from selfsched.core.performance import documented_prior
 from selfsched.protocol import ForecastScores
 
 
@@ -115,3 +118,27 @@ def test_doctor_takes_what_is_no_broker_for_bad(tmp_path: Path) -> None:
 def test_without_an_end_there_is_no_score() -> None:
     for scores in (None, ForecastScores()):
         assert score_words(scores) == "No forecast has been held against an end yet"
+
+
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [
+        (
+            HardwareFigures(hardware="cpu", prior=documented_prior("cpu").model_copy(update={"jobs": 12})),
+            "cpu: hardware figures learned from 12 jobs",
+        ),
+        (HardwareFigures(hardware="cpu", refused="version 99"), "are used: version 99"),
+        (None, "documented ones; no broker told any"),
+    ],
+)
+def test_explain_says_where_the_figures_of_the_hardware_are_from(
+    figures: HardwareFigures | None, words: str, broker: str, tmp_path: Path
+) -> None:
+    run = tmp_path / "a-run"
+    run.mkdir()
+    (run / FILE_NAME).write_text(JobHistory(name="a-run", figures=figures).model_dump_json())
+    text = printed("explain", str(run), broker=broker, home=tmp_path)
+    (line,) = [line for line in text.splitlines() if line.startswith("Figures of the hardware: ")]
+    assert line.endswith(f"{words}.")
+    found = json.loads(printed("explain", str(run), "--json", broker=broker, home=tmp_path))
+    assert words in found["figures"]
