@@ -112,20 +112,49 @@ class Sketch:
         return None
 
 
+ACCIDENT_FACTOR = 20.0
+ACCIDENT_SECONDS = 5.0
+ENOUGH_SPANS = 4
+MOST_ACCIDENTS = 2
+
+
 @dataclass
 class Spans:
-    """Stretches of one kind that are no steps: validations, checkpoints, starts."""
+    """Stretches of one kind that are no steps: validations, checkpoints, starts.
+
+    One that took over twenty times the usual, and five seconds more, was most likely no longer
+    itself: a process that was stopped, a disk that hung. The first two such are put aside, as
+    with steps; a third says that they belong to it, and then all count.
+    """
 
     running: Running = field(default_factory=Running)
     sketch: Sketch = field(default_factory=Sketch)
+    aside: list[float] = field(default_factory=list)
+    """Seconds of accidents, at most two."""
 
     def update(self, seconds: float) -> None:
         """Count a stretch; a zero one counts as zero, nonsense not at all."""
         if not math.isfinite(seconds) or seconds < 0:
             return
         clipped = min(max(seconds, SHORTEST_SECONDS), LONGEST_SECONDS)
-        self.running.update(clipped)
-        self.sketch.update(clipped)
+        if not self._is_accident(clipped):
+            self._count(clipped)
+            return
+        self.aside.append(clipped)
+        if len(self.aside) > MOST_ACCIDENTS:
+            for accident in self.aside:
+                self._count(accident)
+            self.aside = []
+
+    def _is_accident(self, seconds: float) -> bool:
+        if self.count < ENOUGH_SPANS or seconds < ACCIDENT_SECONDS:
+            return False
+        usual = self.sketch.quantile(0.5) or seconds
+        return seconds > max(ACCIDENT_FACTOR * usual, usual + ACCIDENT_SECONDS)
+
+    def _count(self, seconds: float) -> None:
+        self.running.update(seconds)
+        self.sketch.update(seconds)
 
     @property
     def count(self) -> int:
@@ -139,8 +168,14 @@ class Spans:
         return (self.running.mean * self.running.count + prior_seconds * prior_count) / weight
 
     def to_state(self) -> dict[str, Any]:
-        return {"running": asdict(self.running), "bins": self.sketch.to_state()}
+        return {
+            "running": asdict(self.running), "bins": self.sketch.to_state(), "aside": list(self.aside),
+        }  # fmt: skip
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Spans:
-        return cls(running=Running(**state["running"]), sketch=Sketch.from_state(state["bins"]))
+        return cls(
+            running=Running(**state["running"]),
+            sketch=Sketch.from_state(state["bins"]),
+            aside=list(state.get("aside", ())),
+        )
