@@ -25,6 +25,7 @@ from selfsched.core.job_model import JobModel
 from selfsched.core.progress import Progress
 from selfsched.elastic.segment import SegmentSpec, boottime
 from selfsched.errors import InvalidSettings, Refused
+from selfsched.measure import figures
 from selfsched.measure.fit_facts import fit_started
 from selfsched.measure.fit_meter import FitMeter
 from selfsched.measure.hardware import hardware_name, visible_devices
@@ -36,7 +37,6 @@ from selfsched.settings import Settings, load
 if TYPE_CHECKING:
     from selfsched.held_fit import HeldFit
 
-LOG_PREFIX = "selfsched/"
 FACTS_EVERY_SECONDS = 2.0
 """Between two words to the broker's reporter."""
 
@@ -89,12 +89,11 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
     """Measures its training, predicts its end and, under a launcher, makes it elastic.
 
     Works in a Trainer of `lightning` and of `pytorch_lightning`, on any rank (rank 0 speaks).
-    Logged, at the Trainer's `log_every_n_steps`, to its own loggers: `selfsched/devices`,
-    `step_seconds`, `data_seconds`, `communication_seconds` (where it was measured),
-    `fraction_done`, `remaining_seconds_p10`, `_p50`, `_p90`.
+    Logged, at the Trainer's `log_every_n_steps`, to its own loggers: `selfsched/step_seconds`,
+    `remaining_seconds_p50` and more (`measure.figures.LOGGED`), where they are known.
 
     Args:
-        log: whether to log these scalars.
+        log: whether to log these figures.
         progress_bar: whether to show the predicted finish in the Trainer's bar.
         explain: whether to print at the end what a step cost and what other device counts
             would have brought.
@@ -389,30 +388,19 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
             tell_position(trainer.progress_bar_callback, trainer, batch_index)
         step = meter.batch_ended(batch)
         if step is not None and self._log_every and step % self._log_every == 0:
-            self._log_scalars(trainer, step)
+            self._log_figures(trainer, step)
 
-    def _log_scalars(self, trainer: Any, step: int) -> None:
-        assert self._meter is not None
-        assert self._progress is not None
-        progress = self._progress
-        planned = progress.planned_steps
-        # The model hears of steps in batches and may be some behind.
-        done = max(progress.fraction_done, min(1.0, step / planned) if planned else 0.0)
-        scalars: dict[str, float] = {"devices": float(trainer.world_size), "fraction_done": done}
-        times = self._meter.newest
-        if times is not None:
-            scalars["step_seconds"] = times.cycle_seconds or times.seconds
-            if times.data_seconds is not None:
-                scalars["data_seconds"] = times.data_seconds
-            if self._meter.communication_seconds is not None:
-                scalars["communication_seconds"] = self._meter.communication_seconds
-        made_at, forecast = self._forecast
-        if forecast is not None:
-            age = time.monotonic() - made_at
-            for quantile in ("p10", "p50", "p90"):
-                seconds = getattr(forecast, f"{quantile}_seconds")
-                scalars[f"remaining_seconds_{quantile}"] = max(0.0, seconds - age)
-        named = {LOG_PREFIX + name: value for name, value in scalars.items()}
+    def _log_figures(self, trainer: Any, step: int) -> None:
+        meter, progress, (made_at, forecast) = self._meter, self._progress, self._forecast
+        assert meter is not None
+        assert progress is not None
+        assert meter.newest is not None
+        devices = int(trainer.world_size)
+        found = {"devices": float(devices)}
+        found |= figures.step_figures(meter.newest, meter.communication_seconds, devices)
+        found |= figures.end_figures(progress, step, forecast, time.monotonic() - made_at)
+        found |= figures.gpu_figures(meter.gpus)
+        named = {figures.PREFIX + name: value for name, value in found.items()}
         for logger in trainer.loggers:
             # Lightning's own rows carry the steps done before this one.
             logger.log_metrics(named, step=step - 1)

@@ -425,18 +425,27 @@ def after_signal_handlers(trainer: Any, hook: Callable[[], None]) -> bool:
 
 
 def logger_version(logger: Any) -> int | str | None:
-    """The version of a file logger (TensorBoard, CSV), else None."""
-    if not hasattr(logger, "_version"):
+    """The version of a file logger (TensorBoard, CSV), the run of an MLflow logger, else None."""
+    if not hasattr(logger, "_version") and not _is_mlflow_logger(logger):
         return None
     version = logger.version
     return version if isinstance(version, int | str) else None
 
 
 def pin_version(logger: Any, version: int | str) -> None:
-    """Make a file logger go on in this version's directory."""
-    if logger._version != version:
-        logger._version = version
-        logger._experiment = None
+    """Make a file logger go on in this version's directory, an MLflow logger in this run."""
+    if hasattr(logger, "_version"):
+        if logger._version != version:
+            logger._version = version
+            logger._experiment = None
+    elif _is_mlflow_logger(logger) and logger._run_id != version:
+        logger._run_id, logger._initialized = version, False
+
+
+def _is_mlflow_logger(logger: Any) -> bool:
+    """Whether it is Lightning's MLFlowLogger, with the names it had in 2.0-2.6."""
+    named = any(cls.__name__ == "MLFlowLogger" for cls in type(logger).__mro__)
+    return named and hasattr(logger, "_run_id") and hasattr(logger, "_initialized")
 
 
 def pin_wandb(logger: Any, identifier: str) -> bool:

@@ -13,14 +13,14 @@ from selfsched.elastic import lightning_internals as internals
 
 
 def versions(loggers: Sequence[Any]) -> list[int | str | None]:
-    """The version of each file logger; None for the others."""
+    """The version of each file logger, the run of each MLflow logger; None for the others."""
     return [internals.logger_version(logger) for logger in loggers]
 
 
 def pin(loggers: Sequence[Any], pinned: Sequence[int | str | None]) -> None:
-    """Make each file logger go on with the version it had in the first segment."""
+    """Make each of these loggers go on with the version or run it had in the first segment."""
     for logger, version in zip(loggers, pinned, strict=False):
-        if version is not None and hasattr(logger, "_version"):
+        if version is not None:
             internals.pin_version(logger, version)
 
 

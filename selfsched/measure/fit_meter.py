@@ -13,7 +13,15 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from selfsched.core.events import Event, FitStarted, Progressed, StepsTimed, StretchTimed, Warned
+from selfsched.core.events import (
+    DeviceObserved,
+    Event,
+    FitStarted,
+    Progressed,
+    StepsTimed,
+    StretchTimed,
+    Warned,
+)
 from selfsched.elastic.ends import checked
 from selfsched.elastic.segment import boottime
 from selfsched.measure.communication import CommunicationMeter
@@ -96,6 +104,8 @@ class FitMeter:
         """The last optimiser step."""
         self.communication_seconds: float | None = None
         """Exposed communication of a step, newest reading."""
+        self.gpus: tuple[DeviceObserved, ...] = ()
+        """As last told; none on CPUs."""
         self._put_in()
 
     # --- hooks -----------------------------------------------------------------------
@@ -168,6 +178,7 @@ class FitMeter:
         )
         observed = self._watch.take(boottime()) if self._watch is not None else None
         if observed is not None:
+            self.gpus = observed.devices
             self._send(observed)
 
     def close(self) -> None:

@@ -193,6 +193,25 @@ def test_a_wandb_logger_without_an_id_gets_a_lasting_one() -> None:
     assert not internals.pin_wandb(object(), "ours")
 
 
+def test_an_mlflow_logger_goes_on_in_the_run_of_the_first_segment() -> None:
+    class MLFlowLogger:
+        def __init__(self) -> None:
+            self._run_id: str | None = None
+            self._initialized = False
+
+        @property
+        def version(self) -> str:
+            self._run_id, self._initialized = self._run_id or "new", True
+            return self._run_id
+
+    first, second = MLFlowLogger(), MLFlowLogger()
+    assert internals.logger_version(first) == "new"
+    assert second.version == "new"
+    internals.pin_version(second, "old")
+    assert (second._run_id, second._initialized) == ("old", False)
+    internals.pin_version(object(), "old")  # of another kind: left alone
+
+
 def test_file_loggers_are_pinned_to_a_version(package: Any, tmp_path: Any) -> None:
     for made in (package.loggers.CSVLogger, package.loggers.TensorBoardLogger):
         (tmp_path / made.__name__ / "name" / "version_0").mkdir(parents=True)
