@@ -14,6 +14,8 @@ at all, loses nothing.
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -45,6 +47,12 @@ class _Floor:
     """Devices each holder could still lose."""
     held: dict[str, int]
     lost: dict[str, list[str]]
+    on_node: dict[str, dict[str, None]]
+    """The jobs with stakes on a node."""
+
+    def has_any(self) -> bool:
+        """Whether there is anything to give at all."""
+        return any(self.free.values()) or any(self.stakes.values())
 
 
 def wants_visit(contender: Contender) -> bool:
@@ -69,30 +77,27 @@ def serve_visits(
     floor = _open(market)
     by_job = {c.job: c for c in market.contenders}
     seat_of = {seat.device: seat for seat in market.seats}
+    queue = _Queue(market, owed, reservation, floor)
     visits: dict[str, Visit] = {}
-    waiting = [c for c in market.contenders if wants_visit(c)]
-    quota = {c.account: c.quota_left for c in waiting}
+    quota = {c.account: c.quota_left for c in market.contenders}
     kept_away = False
-    while waiting:
-        waiting.sort(
-            key=lambda c: (
-                c.job != reservation.job,
-                _fill(c.account, by_job.values(), owed, floor),
-                c.number,
-            )
-        )
-        if waiting[0].job != reservation.job and not kept_away:
+    # Devices that are not to be had for one are not to be had for the next, until something changes.
+    hopeless = math.inf
+    while floor.has_any() and (visitor := queue.pop()) is not None:
+        if visitor.job != reservation.job and not kept_away:
             _keep_away(floor, reservation.withheld)
-            kept_away = True
-        visitor = waiting.pop(0)
-        left = quota[visitor.account]
-        if left is not None and left < visitor.allowed_devices[0]:
+            kept_away, hopeless = True, math.inf
+        left, need = quota[visitor.account], visitor.allowed_devices[0]
+        if (left is not None and left < need) or need >= hopeless:
             continue
         visit = _serve(visitor, floor, by_job, owed, seat_of)
         if visit is None:
+            hopeless = hopeless if visitor.wanted_devices else need
             continue
+        hopeless = math.inf
         visits[visitor.job] = visit
         floor.held[visitor.job] = len(visit.devices)
+        queue.recount({visitor.account, *(by_job[job].account for job in visit.given_by)})
         if left is not None:
             quota[visitor.account] = left - len(visit.devices)
     if len(by_job) == 1:
@@ -128,18 +133,71 @@ def _open(market: Market) -> _Floor:
         else:
             free.setdefault(seat.node, [])
     movable = [c for c in market.contenders if c.may_move and is_measured(c.bid)]
+    node_of = {seat.device: seat.node for seat in market.seats}
+    on_node: dict[str, dict[str, None]] = {}
+    for contender in movable:
+        for device in contender.at_stake:
+            on_node.setdefault(node_of[device], {})[contender.job] = None
     return _Floor(
         free=dict(free),
         stakes={c.job: sorted(c.at_stake) for c in movable if c.at_stake},
         held={c.job: len(c.kept) + len(c.at_stake) for c in market.contenders},
         lost={},
+        on_node=on_node,
     )
 
 
-def _fill(account: str, everyone: Iterable[Contender], owed: Mapping[str, float], floor: _Floor) -> float:
-    """Devices an account holds, by what it is owed."""
-    jobs = [c.job for c in everyone if c.account == account]
-    return sum(floor.held[job] for job in jobs) / max(sum(owed[job] for job in jobs), _ROUNDING)
+class _Queue:
+    """Who waits for a first visit: accounts by what they hold of what they are owed, the emptiest
+    first, within an account the oldest job; before all the job that seats are kept for."""
+
+    def __init__(
+        self, market: Market, owed: Mapping[str, float], reservation: Reservation, floor: _Floor
+    ) -> None:
+        self._floor = floor
+        self._jobs: defaultdict[str, list[str]] = defaultdict(list)
+        self._owed: defaultdict[str, float] = defaultdict(float)
+        self._waiting: defaultdict[str, list[Contender]] = defaultdict(list)
+        self._first: Contender | None = None
+        for contender in sorted(market.contenders, key=lambda c: -c.number):
+            self._jobs[contender.account].append(contender.job)
+            self._owed[contender.account] += owed[contender.job]
+            if wants_visit(contender):
+                if contender.job == reservation.job:
+                    self._first = contender
+                else:
+                    self._waiting[contender.account].append(contender)
+        self._fill: dict[str, float] = {}
+        self._heap: list[tuple[float, int, str]] = []
+        self.recount(list(self._waiting))
+
+    def pop(self) -> Contender | None:
+        """The next one; None: nobody waits."""
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        while self._heap:
+            fill, number, account = heapq.heappop(self._heap)
+            waiting = self._waiting[account]
+            # What has changed since it was put there has a newer entry.
+            if not waiting or number != waiting[-1].number or fill != self._fill[account]:
+                continue
+            contender = waiting.pop()
+            self._push(account)
+            return contender
+        return None
+
+    def recount(self, accounts: Iterable[str]) -> None:
+        """What these accounts hold has changed."""
+        for account in accounts:
+            held = sum(self._floor.held[job] for job in self._jobs[account])
+            self._fill[account] = held / max(self._owed[account], _ROUNDING)
+            self._push(account)
+
+    def _push(self, account: str) -> None:
+        if self._waiting[account]:
+            entry = (self._fill[account], self._waiting[account][-1].number, account)
+            heapq.heappush(self._heap, entry)
 
 
 def _serve(
@@ -188,8 +246,8 @@ def _plan(
     while have < need:
         above = {
             job: floor.held[job] - owed[job]
-            for job, stakes in floor.stakes.items()
-            if job not in given and any(seat_of[d].node == node for d in stakes)
+            for job in floor.on_node.get(node, ())
+            if job not in given and any(seat_of[d].node == node for d in floor.stakes[job])
         }
         above = {job: surplus for job, surplus in above.items() if surplus > _ROUNDING}
         if not above:
