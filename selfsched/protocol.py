@@ -320,6 +320,10 @@ class EndJob(Message):
 
     outcome: Outcome
     reason: Text = ""
+    finished_ago_seconds: Seconds = 0.0
+    """Since the training came to its own end: what came later (leaving, telling) was not forecast."""
+    statistics: Annotated[tuple[StepStatistics, ...], Field(max_length=64)] = ()
+    """The last word on its steps."""
 
 
 class ControlJob(Message):
