@@ -55,6 +55,8 @@ FEWEST_CONSIDERED = 10
 _LEAST_PAYMENT = 1e-300
 # States of free counts up to which choices are written for every node.
 _MOST_STATES = 20_000
+# Rows of bids up to which that is the quicker way.
+_MOST_ROWS = 3_000
 # Choices up to which quotas and devices that two insist on are left to integer programming by node.
 _FEW_CHOICES = 300
 
@@ -259,7 +261,8 @@ def _is_lab(standings: Sequence[Standing], ground: Ground) -> bool:
         return True
     states = math.prod(seats + 1 for seats in ground.seats.values())
     rows = sum(len(standing.rows) for standing in standings)
-    return states <= _MOST_STATES and states * rows * len(ground.seats) <= MOST_WORK
+    few = states <= _MOST_STATES and rows <= _MOST_ROWS
+    return few and states * rows * len(ground.seats) <= MOST_WORK
 
 
 def _limits(standings: Sequence[Standing], sitting: _Sitting) -> list[tuple[frozenset[str], int]]:

@@ -31,7 +31,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.sparse import csr_matrix
 
-from selfsched_broker.core.solver.problem import Floats, Ints, Prices, Problem
+from selfsched_broker.core.solver.problem import Bools, Floats, Ints, Prices, Problem
 
 COLDEST = 1e-4
 _COOLING = 0.25
@@ -200,13 +200,15 @@ class _Smooth:
         resources = _Resources(self._use, self._row[options], self._supply * part, self._slack)
         return _Smooth(self._gain[options], self._row[options], first, resources)
 
-    def near(self, values: Floats, within: float) -> _Smooth:
-        """Only options of so much regret; jobs that have one left become part of the supply."""
-        if not len(self._gain):
-            return self
+    def close(self, values: Floats, within: float) -> Bools:
+        """Options of at most so much regret."""
         net = self._gain - (self._use @ values)[self._row]
         best = np.maximum.reduceat(net, self._first[:-1])
-        kept = net > np.repeat(best, self._sizes) - within
+        return np.asarray(net >= np.repeat(best, self._sizes) - within)
+
+    def only(self, options: Bools) -> _Smooth:
+        """These options; jobs that have one left become part of the supply."""
+        kept = options.copy()
         count = np.add.reduceat(kept, self._first[:-1])
         settled = kept & np.repeat(count == 1, self._sizes)
         taken = np.bincount(self._row[settled], minlength=len(self._use)) @ self._use
@@ -271,11 +273,21 @@ def _cool(smooth: _Smooth, values: Floats, hottest: float, coldest: float) -> Fl
     temperature, before = hottest, 2 * hottest
     while True:
         last = temperature <= coldest * 1.0001
-        part = smooth.near(values, _NEGLIGIBLE * before)
-        values = _descend(part, values, temperature, last)
+        values = _stage(smooth, values, (before, temperature), last)
         if last:
             return values
         before, temperature = temperature, max(temperature * _COOLING, coldest)
+
+
+def _stage(smooth: _Smooth, values: Floats, temperatures: tuple[float, float], last: bool) -> Floats:
+    """One temperature, over the options that count in it; over more if prices brought others near."""
+    before, temperature = temperatures
+    for within in (_NEGLIGIBLE * before, 8 * _NEGLIGIBLE * before):
+        options = smooth.close(values, within)
+        found = _descend(smooth.only(options), values, temperature, last)
+        if options[smooth.close(found, _NEGLIGIBLE * temperature)].all():
+            return found
+    return _descend(smooth, values, temperature, last)
 
 
 def _descend(smooth: _Smooth, values: Floats, temperature: float, last: bool) -> Floats:
