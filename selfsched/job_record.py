@@ -24,7 +24,15 @@ from selfsched.core.reporting import JobFacts
 from selfsched.elastic.allocation import Device, SegmentEnd
 from selfsched.elastic.job import JobDescription
 from selfsched.elastic.segment import boottime
-from selfsched.protocol import Forecast, ForecastScores, HardwarePrior, Instructions, StepStatistics
+from selfsched.protocol import (
+    EndJob,
+    Forecast,
+    ForecastScores,
+    HardwarePrior,
+    Instructions,
+    Outcome,
+    StepStatistics,
+)
 
 MODEL_FILE = "model.json"
 UNKNOWN_HARDWARE = "unknown"
@@ -249,6 +257,16 @@ class JobRecord:
         )
         self.save_history()
         self.save_model()
+
+    def last_word(self, outcome: Outcome, reason: str, now: float) -> EndJob:
+        """What the broker is told at the end."""
+        is_own_end = outcome is Outcome.FINISHED and self._finished_at is not None
+        return EndJob(
+            outcome=outcome,
+            reason=reason[:2000],
+            finished_ago_seconds=max(0.0, now - (self._finished_at or now)) if is_own_end else 0.0,
+            statistics=() if self._job.fixed else self._model.statistics()[:64],
+        )
 
     def save_history(self) -> None:
         """Write `history.json` where it changed."""

@@ -220,8 +220,9 @@ class Negotiator:
         self._is_over = True
         self._inbox.put(None)
         self._worker.join(timeout=1.0)
-        self._record.finish(str(outcome), boottime())
-        self._say_goodbye(EndJob(outcome=outcome, reason=reason[:2000]))
+        now = boottime()
+        self._record.finish(str(outcome), now)
+        self._say_goodbye(self._record.last_word(outcome, reason, now))
         self._access.close()
 
     def _say_goodbye(self, message: EndJob) -> None:

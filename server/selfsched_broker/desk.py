@@ -122,9 +122,12 @@ class Desk:
 
     def end(self, caller: Caller, job: str, message: EndJob, *, key: str | None) -> Message | Known:
         """A job has ended."""
-        self._owned_job(caller, job)
+        found = self._owned_job(caller, job)
         asked = self._question(caller, key, f"POST /v1/jobs/{job}/end", message)
-        return self.service.perform(self.forecasts.end, job, message, question=asked, moment=moment_now())
+        answer = self.service.perform(self.forecasts.end, job, message, question=asked, moment=moment_now())
+        if message.statistics:
+            self.learner.hear(found.account, found.name, message.statistics)
+        return answer
 
     def control(self, caller: Caller, job: str, message: ControlJob, *, key: str | None) -> Message | Known:
         """The owner of a job, or an administrator, says what is to become of it."""

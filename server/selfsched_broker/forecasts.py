@@ -100,8 +100,9 @@ class ForecastLog:
         after = books.overlay()
         after.apply(decision.changes)
         changes: list[Change] = []
+        over = replace(moment, seconds=moment.seconds - message.finished_ago_seconds)
         for made in self._of(books, lambda made: made.job == job_id and made.actual_seconds is None):
-            told = past_forecasts.scored(after, made, moment) if message.outcome is Outcome.FINISHED else None
+            told = past_forecasts.scored(after, made, over) if message.outcome is Outcome.FINISHED else None
             if told is not None:
                 changes.append(told)
             elif made.key in books.forecasts:

@@ -12,7 +12,7 @@ from selfsched.core.events import FitFinished, FitStarted, StepsTimed, StepTimin
 from selfsched.elastic.job import JobDescription
 from selfsched.elastic.segment import boottime
 from selfsched.job_record import LEAVING_SECONDS, JobRecord
-from selfsched.protocol import Forecast, Instructions, JobState
+from selfsched.protocol import Forecast, Instructions, JobState, Outcome
 
 NOW = boottime()
 
@@ -99,3 +99,12 @@ def test_files_are_private_and_replaced_in_one_step(record: JobRecord, tmp_path:
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["history.json", "model.json"]
     assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir())
+
+
+def test_the_last_word_has_the_steps_and_since_when_the_training_was_over(record: JobRecord) -> None:
+    steps(record, 0, 60, at=NOW + 6)
+    told = record.last_word(Outcome.CANCELLED, "r" * 3000, NOW + 10)
+    assert (told.finished_ago_seconds, len(told.reason)) == (0.0, 2000)
+    assert [entry.log_step.count for entry in told.statistics] == [60]
+    record.event(FitFinished(fit=1, step=60, epoch=1, metrics={}), NOW + 20)
+    assert record.last_word(Outcome.FINISHED, "", NOW + 21).finished_ago_seconds == pytest.approx(1.0)

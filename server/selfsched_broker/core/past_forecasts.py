@@ -1,6 +1,6 @@
 """Forecasts after the fact: which are kept, how they are held against what came, and for how long.
 
-A job's own `as_now` forecasts are kept whenever it has come a tenth further (or, where nobody
+A job's own `as_now` forecasts are kept whenever it has come a tenth further, up to nine (or, where nobody
 knows how far it is, a quarter of its life later), so that a long job says no more than a short
 one. When the job finishes, each gets the time that really passed. A job that was stopped or
 failed had no finish, and its forecasts are let go.
@@ -27,7 +27,9 @@ KEPT_OPEN = 2000
 """Of an account's live jobs."""
 KEPT_SECONDS = 180 * 86_400.0
 FURTHER = 0.1
-"""So much of the work later the next one is kept."""
+"""So much of the work later the next one is kept ..."""
+LAST = 0.9
+"""... up to here: what is left then is soon over, and mostly the end of processes."""
 LATER = 0.25
 """Where no progress is known: so much of the life of the job later ..."""
 LATER_SECONDS = 60.0
@@ -62,6 +64,8 @@ def is_due(last: PastForecast | None, first_at: float, now: float, fraction_done
         now: broker time.
         fraction_done: of the job.
     """
+    if fraction_done > LAST:
+        return False
     if last is None:
         return True
     since = now - last.made_at

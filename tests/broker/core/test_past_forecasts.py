@@ -37,6 +37,7 @@ def made(number: int, **changes: Any) -> PastForecast:
         (69.0, 0.5, False),
         (70.0, 0.5, True),  # a minute, and nobody knows how far it is
         (5000.0, 0.55, False),
+        (5000.0, 0.95, False),  # it is soon over
     ],
 )
 def test_a_forecast_is_kept_where_the_job_has_come_further(now: float, fraction: float, due: bool) -> None:
@@ -84,13 +85,13 @@ class Lab:
         books.apply([*erased, *self.log.waiting()])
         self.log.settle(books)
 
-    def end(self, job: str, outcome: Outcome = Outcome.FINISHED) -> None:
+    def end(self, job: str, outcome: Outcome = Outcome.FINISHED, *, ago: float = 0.0) -> None:
         moment = self.moment
 
         def call(books: Books, ctx: Any, *arguments: Any) -> Decision[Accepted]:
             return self.log.end(books, ctx, *arguments, moment=moment)
 
-        self.driver.do(call, job, EndJob(outcome=outcome))
+        self.driver.do(call, job, EndJob(outcome=outcome, finished_ago_seconds=ago))
 
     def scores(self, account: str = "ann") -> list[tuple[Any, ...]]:
         found = self.log.scores(self.driver.books, self.driver.now, account)
@@ -110,6 +111,15 @@ def test_a_forecast_is_scored_by_what_came() -> None:
     lab.end(job)
     assert lab.scores() == [(130.0, True, False), (20.0, True, False)]
     assert lab.scores("bob") == []
+
+
+def test_what_came_after_the_trainings_own_end_is_not_in_the_score() -> None:
+    lab = Lab()
+    job = lab.start(most=1)
+    lab.forecast(job, 0.1)
+    lab.driver.live(130.0)
+    lab.end(job, ago=20.0)
+    assert lab.scores() == [(110.0, True, True)]
 
 
 def test_a_resize_is_said() -> None:

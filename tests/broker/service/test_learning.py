@@ -115,6 +115,14 @@ def test_a_report_costs_no_write_and_what_it_said_is_stored_soon_after() -> None
     assert house.store.commits == before + 1
 
 
+def test_the_last_word_of_a_job_counts_too() -> None:
+    house = House()
+    message = EndJob(outcome=Outcome.FINISHED, statistics=said(2e9))
+    house.desk.end(ANN, house.job(), message, key="k")
+    house.learner.store()
+    assert set(house.books.evidence) == {"ann/train"}
+
+
 def test_a_full_disk_loses_nothing_and_holds_up_no_report() -> None:
     house = House()
     job = house.job()
