@@ -38,7 +38,7 @@ def divide_options(options: Options, *, effort: Effort | None = None, pays: bool
         effort: limits of the exact finish.
         pays: whether anybody will ask what it costs the others.
     """
-    problem, solution = _solve(options, effort or Effort())
+    problem, solution = solve_options(options, effort or Effort())
     drawn = place(problem, solution.chosen.tolist(), options.homes)
     chosen = {}
     for job, standing in enumerate(options.standings):
@@ -55,8 +55,11 @@ def divide_options(options: Options, *, effort: Effort | None = None, pays: bool
     )
 
 
-def _solve(options: Options, effort: Effort) -> tuple[Problem, Solution]:
-    """The division; entitlements that it cannot keep are given up one round after the other."""
+def solve_options(options: Options, effort: Effort) -> tuple[Problem, Solution]:
+    """The question as it was answered, and the answer.
+
+    Entitlements that cannot be kept are given up one round after the other.
+    """
     problem, urgency = options.problem, options.urgency.copy()
     start: Floats | None = None
     for _ in range(_ROUNDS):
