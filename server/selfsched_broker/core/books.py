@@ -92,10 +92,17 @@ class Books:
     _jobs_of_account: MutableMapping[str, Ids] = field(default_factory=dict, repr=False)
     """Live ones; an account without is absent."""
     _open_leases: MutableMapping[str, bool] = field(default_factory=dict, repr=False)
+    _idle: MutableMapping[str, bool] = field(default_factory=dict, repr=False)
+    """Devices that nobody has or claims and whose node says they are empty (see `idle_devices`)."""
+    active_weight: float = 0.0
+    """Summed weights of the accounts with a job that counts (neither paused nor ended)."""
+    _counting: MutableMapping[str, tuple[int, float]] = field(default_factory=dict, repr=False)
+    """By account: its jobs that count, and their summed priorities; an account without is absent."""
 
     def overlay(self) -> Books:
         """Books that show these and take changes without touching these."""
         copy = Books(broker=self.broker, agenda=self.agenda, healthy_devices=self.healthy_devices)
+        copy.active_weight = self.active_weight
         for name in (*TABLES.values(), *_INDEXES):
             setattr(copy, name, Overlay(getattr(self, name)))
         return copy
@@ -110,7 +117,10 @@ class Books:
             elif isinstance(change, Forget):
                 self._forget(change)
             else:
-                self._table(type(change))[change.key] = change
+                table = self._table(type(change))
+                if isinstance(change, Job | Account):
+                    self._weigh(table.get(change.key), change)
+                table[change.key] = change
                 self._index(change)
 
     def _table(self, kind: type[Record]) -> MutableMapping[str, Any]:
@@ -134,8 +144,10 @@ class Books:
                 if record.key not in known:
                     self._holdings_of_lease[record.lease] = known | {record.key}
                 _point(self._holding_of_device, record.device, record.key, record.live)
+                self._note_idle(record.device)
             case Claim():
                 _point(self._claim_of_device, record.device, record.key, record.state == "open")
+                self._note_idle(record.device)
             case Lease():
                 known = self._leases_of_job.get(record.job, _NONE)
                 if record.id not in known:
@@ -145,12 +157,52 @@ class Books:
                 _member(self._jobs_of_account, record.account, record.id, record.live)
             case Device() | DevicePulse():
                 self._note_health(record.id)
+                self._note_idle(record.id)
 
     def _note_health(self, device: str) -> None:
         known, pulse = self.devices.get(device), self.pulses.get(device)
         healthy = bool(known and not known.drained and pulse and pulse.state in ("empty", "occupied"))
         self.healthy_devices += healthy - self._healthy.get(device, False)
         self._healthy[device] = healthy
+
+    def _note_idle(self, device: str) -> None:
+        known, pulse = self.devices.get(device), self.pulses.get(device)
+        empty = known is not None and not known.drained and pulse is not None and pulse.state == "empty"
+        taken = device in self._holding_of_device or device in self._claim_of_device
+        _mark(self._idle, device, empty and not taken)
+
+    def _weigh(self, old: Job | Account | None, new: Job | Account) -> None:
+        """Keep the sums from which shares are made in line with a change."""
+        if isinstance(new, Account):
+            before = old.weight if isinstance(old, Account) else 1.0
+            self.active_weight += new.weight - before if new.name in self._counting else 0.0
+            return
+        was = old.priority if isinstance(old, Job) and old.counts else None
+        now = new.priority if new.counts else None
+        if was == now:
+            return
+        count, priorities = self._counting.get(new.account, (0, 0.0))
+        owner = self.accounts.get(new.account)
+        weight = owner.weight if owner is not None else 1.0
+        left = count + (now is not None) - (was is not None)
+        if left:
+            self._counting[new.account] = (left, priorities + (now or 0.0) - (was or 0.0))
+            self.active_weight += 0.0 if count else weight
+        else:
+            del self._counting[new.account]
+            # No sum of floats must be left of nobody.
+            self.active_weight = self.active_weight - weight if len(self._counting) else 0.0
+
+    def counting_priorities(self, account: str) -> float:
+        """Summed priorities of an account's jobs that are neither paused nor ended."""
+        return float(self._counting.get(account, (0, 0.0))[1])
+
+    def idle_devices(self) -> Iterator[str]:
+        """Devices that nobody has or claims, not drained, and empty by their node's last word.
+
+        Whether one that was sick has been well for long enough is not in it.
+        """
+        return iter(self._idle)
 
     def live_jobs(self) -> Iterator[Job]:
         """Jobs that have not ended, in order of registration."""
@@ -195,16 +247,20 @@ class Books:
 
     def all_holdings_of(self, lease: str) -> list[Holding]:
         """Every holding a lease ever had, by device."""
-        keys = self._holdings_of_lease.get(lease, _NONE)
-        return sorted((self.holdings[key] for key in keys), key=lambda holding: holding.device)
+        found = [self.holdings[key] for key in self._holdings_of_lease.get(lease, _NONE)]
+        return found if len(found) < 2 else sorted(found, key=lambda holding: holding.device)
 
     def active_of(self, job: str) -> list[Holding]:
         """Holdings to which a job still has a right (held or yielding), by device."""
-        found = (h for lease in self.leases_of(job) for h in self.holdings_of(lease.id) if h.active)
-        return sorted(found, key=lambda holding: holding.device)
+        if job not in self._leases_of_job:
+            return []
+        found = [h for lease in self.leases_of(job) for h in self.holdings_of(lease.id) if h.active]
+        return found if len(found) < 2 else sorted(found, key=lambda holding: holding.device)
 
     def claims_of(self, job: str) -> list[Claim]:
         """Open claims of a job, by device."""
+        if not len(self._claim_of_device):
+            return []
         found = (self.claims[key] for key in self._claim_of_device.values())
         return sorted((c for c in found if c.job == job), key=lambda claim: claim.device)
 
@@ -220,6 +276,7 @@ class Books:
         """Raise BooksBroken unless every invariant holds (S1, S2, S7 and the references)."""
         self._validate_holdings()
         self._validate_claims()
+        self._validate_sums()
         fences = [lease.fence for lease in self.leases.values()]
         if len(set(fences)) < len(fences) or any(f >= self.broker.next_fence for f in fences):
             raise BooksBroken("a fence was given twice or from the future")
@@ -246,6 +303,18 @@ class Books:
                 raise BooksBroken(f"{holding.key} is live, its lease is not")
             if holding.device not in self.devices:
                 raise BooksBroken(f"{holding.key} holds a device nobody reported")
+
+    def _validate_sums(self) -> None:
+        for account in {job.account for job in self.jobs.values()}:
+            priorities = sum(job.priority for job in self.live_jobs_of(account) if job.counts)
+            if abs(priorities - self.counting_priorities(account)) > 1e-9 * max(1.0, priorities):
+                raise BooksBroken(f"the priorities of {account} do not sum up")
+        weights = sum(self.accounts[name].weight for name in self._counting)
+        if abs(weights - self.active_weight) > 1e-9 * max(1.0, weights):
+            raise BooksBroken(f"the weights sum up to {weights}, not to {self.active_weight}")
+        for device in self._idle:
+            if self.holding_of(device) is not None or self.claim_on(device) is not None:
+                raise BooksBroken(f"{device} is not idle")
 
     def _validate_claims(self) -> None:
         claimed = [c for c in self.claims.values() if c.state == "open"]
@@ -304,5 +373,5 @@ TABLES: dict[type[Record], str] = {
 
 _INDEXES = (
     "_healthy", "_holding_of_device", "_claim_of_device", "_leases_of_job", "_holdings_of_lease",
-    "_jobs_of_account", "_open_leases",
+    "_jobs_of_account", "_open_leases", "_idle", "_counting",
 )

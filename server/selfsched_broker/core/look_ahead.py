@@ -35,6 +35,9 @@ class _Future:
 
 def look_ahead(books: Books, now: float, job_id: str) -> Forecast | None:
     """The forecast of a job that runs and has made one of its own; None for others."""
+    pulse = books.job_pulses.get(job_id)
+    if pulse is None or pulse.forecast is None:
+        return None
     quantiles: tuple[Quantile, ...] = ("p10_seconds", "p50_seconds", "p90_seconds")
     found = [_played(books, now, job_id, quantile) for quantile in quantiles]
     if any(seconds is None for seconds in found):

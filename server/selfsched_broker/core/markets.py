@@ -138,8 +138,8 @@ def free_devices(draft: Draft) -> list[str]:
     books = draft.books
     return sorted(
         device
-        for device in books.devices
-        if is_free(books, device, draft.now, draft.options) and books.claim_on(device) is None
+        for device in books.idle_devices()
+        if books.devices[device].sick_at is None or is_free(books, device, draft.now, draft.options)
     )
 
 

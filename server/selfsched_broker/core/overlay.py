@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 V = TypeVar("V")
 _GONE: Any = object()
+_UNSEEN: Any = object()
 
 
 class Overlay(MutableMapping[str, V]):
@@ -27,6 +28,13 @@ class Overlay(MutableMapping[str, V]):
                 raise KeyError(key)
             return value
         return self._under[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """As a dict's; without the exception by which a mapping's own tells that there is nothing."""
+        value = self._over.get(key, _UNSEEN)
+        if value is _UNSEEN:
+            return self._under.get(key, default)
+        return default if value is _GONE else value
 
     def __setitem__(self, key: str, value: V) -> None:
         self._added += key not in self

@@ -212,6 +212,11 @@ class Job(Record):
     def live(self) -> bool:
         return self.state is not JobState.ENDED
 
+    @property
+    def counts(self) -> bool:
+        """Whether its weight is in everybody's share."""
+        return self.state is not JobState.PAUSED and self.state is not JobState.ENDED
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobPulse(Record):

@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from selfsched.protocol import JobState
 from selfsched_broker.core.books import Account, Books, Job
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def age_seconds(job: Job, now: float) -> float:
 
 def share_now(books: Books, job: Job) -> float:
     """A job's share at this moment, in devices; 0 while it is paused."""
-    if not _counts(job):
+    if not job.counts:
         return 0.0
     account = books.accounts[job.account]
     rate = _broker_rate(books) * _account_rate(books, account)
@@ -49,7 +48,7 @@ def share_now(books: Books, job: Job) -> float:
 
 def job_integral(books: Books, job: Job, now: float) -> float:
     """Integral of a job's share from its registration to now, devices x seconds."""
-    if not _counts(job):
+    if not job.counts:
         return job.share_integral
     since = _account_sum(books, books.accounts[job.account], now) - job.share_mark
     return job.share_integral + job.priority * since
@@ -82,12 +81,7 @@ def broker_sum(books: Books, now: float) -> float:
 
 
 def _broker_rate(books: Books) -> float:
-    weights = sum(books.accounts[name].weight for name in sorted(_active_accounts(books)))
-    return books.healthy_devices / weights if weights > 0 else 0.0
-
-
-def _active_accounts(books: Books) -> list[str]:
-    return [name for name in books.live_accounts() if any(_counts(job) for job in books.live_jobs_of(name))]
+    return books.healthy_devices / books.active_weight if books.active_weight > 0 else 0.0
 
 
 def _account_sum(books: Books, account: Account, now: float) -> float:
@@ -96,12 +90,8 @@ def _account_sum(books: Books, account: Account, now: float) -> float:
 
 
 def _account_rate(books: Books, account: Account) -> float:
-    priorities = sum(job.priority for job in books.live_jobs_of(account.name) if _counts(job))
+    priorities = books.counting_priorities(account.name)
     return account.weight / priorities if priorities > 0 else 0.0
-
-
-def _counts(job: Job) -> bool:
-    return job.state not in (JobState.PAUSED, JobState.ENDED)
 
 
 def _weight(books: Books, name: str) -> float | None:
@@ -112,4 +102,4 @@ def _weight(books: Books, name: str) -> float | None:
 def _weighs_otherwise(old: Job | None, new: Job) -> bool:
     if old is None:
         return True
-    return (_counts(old), old.priority) != (_counts(new), new.priority)
+    return (old.counts, old.priority) != (new.counts, new.priority)
