@@ -16,7 +16,7 @@ from selfsched.errors import EXIT_FAILED, EXIT_WRONG_USE, Refused, SelfschedErro
 from selfsched_broker import account_commands, commands
 from selfsched_broker.options import Json, StateDir, find_settings, say_place
 
-_SIMULATE = "simulate"
+_SIMULATOR = ("simulate", "replay")
 app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
@@ -139,15 +139,29 @@ def install(
         say(f"The broker runs and listens at {installation.SOCKET}; jobs on this machine find it there.")
 
 
-def _mount_simulate() -> None:
-    """Add the simulator's command. Only when it is asked for: its imports are heavy."""
+def _mount_simulator() -> None:
+    """Add the simulator's commands. Only when one is asked for: their imports are heavy."""
     simulator = import_module("selfsched_simulator.cli")  # the layer above, known by name only
-    app.command(_SIMULATE)(simulator.simulate)
+    for name in _SIMULATOR:
+        app.command(name)(getattr(simulator, name))
 
 
-@app.command(_SIMULATE, context_settings={"ignore_unknown_options": True, "help_option_names": []})
+_LATER = {"ignore_unknown_options": True, "help_option_names": []}
+
+
+@app.command("simulate", context_settings=_LATER)
 def _simulate(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> None:
     """Replay a trace in virtual time against the broker's own decisions."""
+    raise AssertionError("replaced by the simulator's own command before it can run")
+
+
+@app.command(
+    "replay",
+    context_settings=_LATER,
+    epilog="Example: selfsched-broker replay sacct.txt --policy fifo,selfsched --cluster 16x8:a100",
+)
+def _replay(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+    """What this broker would have done with the jobs of a log: Slurm's, Philly's or its own."""
     raise AssertionError("replaced by the simulator's own command before it can run")
 
 
@@ -156,8 +170,8 @@ def main() -> None:
     from selfsched_broker.store.contract import StoreError
 
     try:
-        if _SIMULATE in sys.argv[1:2]:
-            _mount_simulate()
+        if sys.argv[1:2] and sys.argv[1] in _SIMULATOR:
+            _mount_simulator()
         app()
     except SelfschedError as error:
         print(f"selfsched-broker: {error}", file=sys.stderr)

@@ -1,21 +1,24 @@
-"""`selfsched-broker simulate`: a trace under one or more policies, as a table, JSON, CSV or HTML."""
+"""`selfsched-broker simulate` and `replay`: jobs under one or more policies, as table, JSON, CSV, HTML."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast, get_args
 
 import typer
 from rich.console import Console
 
 from selfsched.errors import EXIT_FAILED, Refused, SelfschedError
 from selfsched_broker.core.policies import DEFAULT_POLICY, policy_named
+from selfsched_simulator.cluster import one_node
+from selfsched_simulator.engine import SimulationOptions
+from selfsched_simulator.logs import Format, LogOptions, Wider
 from selfsched_simulator.metrics import Scale
 from selfsched_simulator.output import as_json, as_table, write_jobs
 from selfsched_simulator.runs import INTERRUPTED, Run, run_all
-from selfsched_simulator.scenario import Scenario, Words, build_scenario
+from selfsched_simulator.scenario import Scenario, Words, build_replay, build_scenario
 
 _EXIT_INTERRUPTED = 130
 _DEFAULTS = Words()
@@ -93,6 +96,65 @@ def simulate(
     leave(runs)
 
 
+def replay(
+    log: Annotated[
+        Path, typer.Argument(help="sacct --parsable2 output, Philly-style CSV, or a broker's books.sqlite.")
+    ],
+    policy: Policies = DEFAULT_POLICY,
+    gpus: Gpus = None,
+    cluster: ClusterText = None,
+    kind: Annotated[
+        str | None,
+        typer.Option("--format", help="philly, slurm or own; told by the file itself if left out."),
+    ] = None,
+    wider: Annotated[str, typer.Option(help="Jobs wider than the cluster: cap or leave-out.")] = "cap",
+    first: Annotated[int | None, typer.Option(help="Only so many jobs, the first submitted.")] = None,
+    elastic: Annotated[
+        float | None,
+        typer.Option(help="Jobs run on fewer devices, too, as if they scaled with this exponent (0 to 1)."),
+    ] = None,
+    round_seconds: Round = None,
+    term: Term = None,
+    report: Report = None,
+    restart: Restart = _DEFAULTS.restart,
+    noise: Noise = 0.0,
+    seed: Seed = 1,
+    limit: Limit = _DEFAULTS.limit,
+    json_output: AsJson = False,
+    csv_file: Csv = None,
+    html_file: Html = None,
+) -> None:
+    """Replay a log of jobs that have run: what would this broker have done with them?
+
+    Example: selfsched-broker replay sacct.txt --policy fifo,selfsched --cluster 16x8:a100 --html page.html
+    """
+    every = term or round_seconds or SimulationOptions(cluster=one_node(1)).term_seconds
+    words = Words(
+        gpus=gpus, cluster=cluster, round_seconds=round_seconds, term=term,
+        report=every if report is None else report, restart=restart, noise=noise, seed=seed, limit=limit,
+    )  # fmt: skip
+    try:
+        options = LogOptions(wider=_wider(wider), first=first, elastic=elastic)
+        scenario = build_replay(log, words, options, _format(kind))
+        runs = run_policies(scenario, policy)
+        show(scenario, runs, json_output=json_output, csv_file=csv_file, html_file=html_file)
+    except SelfschedError as error:
+        fail("replay", error)
+    leave(runs)
+
+
+def _wider(word: str) -> Wider:
+    if word not in get_args(Wider):
+        raise Refused(f"--wider is {word!r}, it must be cap or leave-out")
+    return cast(Wider, word)
+
+
+def _format(word: str | None) -> Format | None:
+    if word is not None and word not in get_args(Format):
+        raise Refused(f"--format is {word!r}, it must be one of {', '.join(get_args(Format))}")
+    return cast(Format | None, word)
+
+
 def run_policies(scenario: Scenario, names: str) -> list[Run]:
     """Simulate under each policy of a list.
 
@@ -158,8 +220,10 @@ def leave(runs: Sequence[Run]) -> None:
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 app.command("simulate")(simulate)
+replay_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+replay_app.command("replay")(replay)
 
 
 def main() -> None:
-    """Run the command on its own."""
+    """Run `simulate` on its own."""
     app()

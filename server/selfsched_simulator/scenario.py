@@ -12,6 +12,7 @@ from selfsched_simulator.elastic import read_elastic, read_step_times, read_work
 from selfsched_simulator.engine import SimulationOptions
 from selfsched_simulator.faults import FaultOptions, read_outages
 from selfsched_simulator.job import Habits
+from selfsched_simulator.logs import Format, LogOptions, read_log
 from selfsched_simulator.mixed import read_mixed, read_throughput
 from selfsched_simulator.trace import Kind, Trace, kind_of, read_rigid
 
@@ -72,6 +73,20 @@ def build_scenario(path: Path, words: Words) -> Scenario:
     if words.visits:
         jobs = tuple(replace(job, knows_its_speed=False) for job in trace.jobs)
         trace = replace(trace, jobs=jobs)
+    return Scenario(trace=trace, options=build_options(cluster, words), seeds=words.seeds)
+
+
+def build_replay(path: Path, words: Words, options: LogOptions, kind: Format | None) -> Scenario:
+    """Read a log of jobs that have run and check everything.
+
+    Raises:
+        Refused: something is wrong; the message says what.
+    """
+    _check_numbers(words)
+    _between("--first", options.first, 1, 1e8)
+    _between("--elastic", options.elastic, 0, 1)
+    cluster = choose_cluster(words.gpus, words.cluster)
+    trace = read_log(path, cluster, options, kind)
     return Scenario(trace=trace, options=build_options(cluster, words), seeds=words.seeds)
 
 
