@@ -90,7 +90,7 @@ def _hardware_row(found: LearnedHardware) -> tuple[object, ...]:
     prior, ago = found.prior, found.learned_ago_seconds
     return (
         found.hardware, found.reporting_jobs, found.placements, found.steps,
-        "documents" if ago is None else f"{prior.jobs} jobs",
+        "documents" if ago is None else f"{prior.jobs} job{'' if prior.jobs == 1 else 's'}",
         "-" if ago is None else f"{duration(ago)} ago",
         f"{prior.bandwidth_bytes_per_second / 1e9:.3g}", f"x {math.exp(prior.sigma_log):.1f}",
         f"{prior.latency_seconds * 1e6:.0f} us",

@@ -205,7 +205,10 @@ class Desk:
     def scores(self, caller: Caller) -> tuple[ForecastScore, ...]:
         """Past forecasts of the caller's jobs, and what came."""
         self._refuse_nodes(caller)
-        return self.service.look(lambda books, ctx: self.forecasts.scores(books, ctx.now, caller.account))
+        moment = moment_now()
+        return self.service.look(
+            lambda books, ctx: self.forecasts.scores(books, ctx.now, moment, caller.account)
+        )
 
     def what_if(self, caller: Caller, message: WhatIf) -> WhatIfAnswer:
         """When a job would end with this many devices, from its standing bid."""

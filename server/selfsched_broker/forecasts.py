@@ -111,9 +111,9 @@ class ForecastLog:
 
     # --- views -----------------------------------------------------------------------
 
-    def scores(self, books: Books, now: float, account: str) -> tuple[ForecastScore, ...]:
+    def scores(self, books: Books, now: float, moment: Moment, account: str) -> tuple[ForecastScore, ...]:
         """An account's forecasts, oldest first, and what came where that is known."""
-        return past_forecasts.scores_of(self._of(books, lambda made: made.account == account), now)
+        return past_forecasts.scores_of(self._of(books, lambda made: made.account == account), now, moment)
 
     def _of(self, books: Books, wanted: Callable[[PastForecast], bool]) -> list[PastForecast]:
         # What is in the books is never older than what waits.

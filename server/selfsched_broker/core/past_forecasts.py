@@ -119,13 +119,13 @@ def beyond_bounds(kept: Iterable[PastForecast], now: float) -> tuple[str, ...]:
     return tuple(gone)
 
 
-def scores_of(made: Iterable[PastForecast], now: float) -> tuple[ForecastScore, ...]:
+def scores_of(made: Iterable[PastForecast], now: float, moment: Moment) -> tuple[ForecastScore, ...]:
     """Forecasts for their owner, oldest first."""
     return tuple(
         ForecastScore(
             job=one.job,
             name=one.name,
-            made_ago_seconds=max(0.0, now - one.made_at),
+            made_ago_seconds=_ago(one, now, moment),
             forecast=one.forecast,
             actual_seconds=one.actual_seconds,
             held=one.kept_devices,
@@ -133,6 +133,11 @@ def scores_of(made: Iterable[PastForecast], now: float) -> tuple[ForecastScore, 
         )
         for one in sorted(made, key=_age)
     )
+
+
+def _ago(made: PastForecast, now: float, moment: Moment) -> float:
+    passed = moment.since(made.boot, made.boot_at)
+    return max(0.0, now - made.made_at) if passed is None else passed
 
 
 def summary(books: Books, account: str, *, runs: bool = False) -> ForecastScores | None:

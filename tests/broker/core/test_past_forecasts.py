@@ -94,7 +94,7 @@ class Lab:
         self.driver.do(call, job, EndJob(outcome=outcome, finished_ago_seconds=ago))
 
     def scores(self, account: str = "ann") -> list[tuple[Any, ...]]:
-        found = self.log.scores(self.driver.books, self.driver.now, account)
+        found = self.log.scores(self.driver.books, self.driver.now, self.moment, account)
         return [(s.actual_seconds, s.held, s.covered) for s in found]
 
 
@@ -247,6 +247,8 @@ def test_the_score_stands_in_the_accounts_view() -> None:
 
 
 def test_scores_are_oldest_first() -> None:
-    found = scores_of([made(3), made(1), made(2)], 10.0)
-    assert [score.made_ago_seconds for score in found] == [9.0, 8.0, 7.0]
+    found = scores_of([made(3), made(1), made(2)], 10.0, Moment(boot="b", seconds=100.0))
+    assert [score.made_ago_seconds for score in found] == [99.0, 98.0, 97.0]
+    another = scores_of([made(3)], 10.0, Moment(boot="c", seconds=100.0))
+    assert another[0].made_ago_seconds == 7.0
     assert found[0].name == "x"
