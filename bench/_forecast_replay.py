@@ -20,6 +20,7 @@ from bench._forecast_score import (
     rows_of,
 )
 from bench._forecast_truth import Truth
+from selfsched.core.calibration import Calibration
 from selfsched.core.events import (
     Checked,
     CheckpointSaved,
@@ -54,12 +55,15 @@ class Replay:
     Args:
         truth: of the run.
         model: what is told and asked; None: a new one.
+        calibration: what earlier runs taught it.
     """
 
-    def __init__(self, truth: Truth, model: Any = None) -> None:
+    def __init__(self, truth: Truth, model: Any = None, *, calibration: Calibration | None = None) -> None:
         self.truth = truth
         most = max(2, *(devices for devices, _ in truth.plan), 0)
-        self.model = model or JobModel(hardware="cpu", min_devices=1, max_devices=most)
+        self.model = model or JobModel(
+            hardware="cpu", min_devices=1, max_devices=most, calibration=calibration
+        )
         self.noted: list[Noted] = []
         self._now = self._trained_from = 1000.0
         self._step = 0

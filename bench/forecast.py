@@ -14,18 +14,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 
+from bench._forecast_real import MOVED, STILL, moved_rows, still_rows
 from bench._forecast_replay import Replay
 from bench._forecast_score import MILESTONES, Row
 from bench._forecast_truth import FAMILIES, draw
+from selfsched.core.calibration import Calibration
 
 SEEDS = 22
 """Runs of each family."""
+REAL_SEEDS = 2
 QUICK_SEEDS = 2
+QUICK_REAL = ("mlp", "early_stopping", "cnn-to_a_new_count")
+QUICK_SCALE = 0.4
 FITTED_BELOW_SEED = 1000
 """Constants of the model were chosen on replays with seeds from 1000 on; reported are those below."""
 
@@ -44,14 +50,45 @@ class Summary:
 
 
 def replays(
-    seeds: Iterable[int], families: Sequence[str] = FAMILIES, *, largest_steps: int = 4000
+    seeds: Iterable[int],
+    families: Sequence[str] = FAMILIES,
+    *,
+    largest_steps: int = 4000,
+    carried: bool = False,
 ) -> list[Row]:
-    """Play runs of every family."""
+    """Play runs of every family.
+
+    Args:
+        seeds: of the runs.
+        families: all by default.
+        largest_steps: of a run.
+        carried: whether the scores of a family's earlier runs go on to its next one.
+    """
+    rows: list[Row] = []
+    known = {family: Calibration() for family in families}
+    for seed in seeds:
+        _say(f"replays with seed {seed}")
+        for family in families:
+            calibration = known[family] if carried else Calibration()
+            replay = Replay(draw(family, seed, largest_steps=largest_steps), calibration=calibration)
+            rows += replay.rows()
+            known[family] = replay.model.calibration
+    return rows
+
+
+def real(kinds: Sequence[str], seeds: Iterable[int], scale: float) -> list[Row]:
+    """Train for real, one after the other."""
     rows: list[Row] = []
     for seed in seeds:
-        for family in families:
-            rows += Replay(draw(family, seed, largest_steps=largest_steps)).rows()
+        for kind in kinds:
+            _say(f"training {kind}, seed {seed}")
+            play = moved_rows if kind in MOVED else still_rows
+            rows += play(kind, seed, scale)
     return rows
+
+
+def _say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
 
 
 def summarise(label: str, rows: Sequence[Row]) -> Summary:
@@ -106,21 +143,35 @@ def _percent(fraction: float | None) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table, or with `--json` one object."""
-    parser = argparse.ArgumentParser(prog="python -m bench.forecast", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
-    parser.add_argument("--quick", action="store_true", help="few short runs")
-    parser.add_argument("--replays-only", action="store_true", help="no real trainings")
-    parser.add_argument("--seeds", default=None, help="of the replays, as FROM-TO")
-    options = parser.parse_args(arguments)
+    options = _options(arguments)
     first, last = map(int, options.seeds.split("-")) if options.seeds else (0, SEEDS)
-    if options.quick:
-        last = first + QUICK_SEEDS
-    rows = replays(range(first, last), largest_steps=1000 if options.quick else 4000)
+    last = first + QUICK_SEEDS if options.quick else last
+    steps = 1000 if options.quick else 4000
+    rows: list[Row] = []
+    if options.only != "real":
+        rows += replays(range(first, last), largest_steps=steps, carried=options.carried)
+    if options.only != "replays":
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        kinds = QUICK_REAL if options.quick else (*STILL, *MOVED)
+        seeds = range(1) if options.quick else range(REAL_SEEDS)
+        rows += real(kinds, seeds, QUICK_SCALE if options.quick else 1.0)
     if options.json:
         print(json.dumps({"runs": [asdict(row) for row in rows]}))
         return
     _print(table(rows))
 
 
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.forecast", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser.add_argument("--quick", action="store_true", help="few short runs")
+    parser.add_argument("--only", choices=("replays", "real"), help="one of the two")
+    parser.add_argument("--seeds", default=None, help="of the replays, as FROM-TO")
+    parser.add_argument("--carried", action="store_true", help="scores go on from run to run of a family")
+    return parser.parse_args(arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -105,6 +105,8 @@ class JobModel:
         self._started_at: float | None = None
         self._first_step_at: float | None = None
         self._load_seconds = 0.0
+        self._newest_start: float | None = None
+        self._is_first_segment = True
         self._last_work_at: float | None = None
         self._saved_step: int | None = None
         self._warm_up_seconds: list[float] = []
@@ -119,6 +121,8 @@ class JobModel:
         """The ranks of a segment on `devices` devices were ordered to start."""
         if devices < 1:
             raise ValueError(f"a segment needs at least one device, not {devices}")
+        self._is_first_segment = self._devices == 0 and self._newest_start is None
+        self._newest_start = now
         self._devices = devices
         self._segments += 1
         self._started_at, self._first_step_at, self._load_seconds = now, None, 0.0
@@ -376,7 +380,7 @@ class JobModel:
         self._first_step_at = now - since
         if self._started_at is not None:
             took = self._first_step_at - self._started_at - self._load_seconds
-            self._restart.started(max(0.0, took))
+            self._restart.started(max(0.0, took), first=self._is_first_segment)
 
     def _close_warm_up(self) -> None:
         level = self._steps.level(self._devices)

@@ -1,7 +1,7 @@
 """What moving to other devices costs, in four parts, each against the bytes that it moves.
 
     save        write a checkpoint before leaving               fixed + bytes / disk
-    start       from the order to the end of the first step     fixed
+    start       from the order to the end of the first step     fixed; more for the very first
     load        read the checkpoint                             bytes / disk
     warm_up     what the first steps take beyond the later ones fixed
 
@@ -20,18 +20,23 @@ from typing import Any
 
 from selfsched.core.measurement import LONGEST_SECONDS, Spans
 
-PRIOR_START_SECONDS = 2.5
-"""Cold start of the ranks of a small job: two imports and a process group."""
+PRIOR_START_SECONDS = 1.5
+"""Ranks that are forked from a process with everything imported, or cold ones on a fast disk."""
+PRIOR_FIRST_START_SECONDS = 5.0
+"""The very first ones of a run: programs are read and imported."""
 PRIOR_SAVE_SECONDS = 0.1
 DISK_BYTES_PER_SECOND = 2e8
 """Writing or reading a checkpoint of Adam's three copies through pickle."""
 PRIOR_LOAD_SECONDS = 0.02
 PRIOR_WARM_UP_SECONDS = 0.3
 PRIOR_RESTARTS = 0.5
-RESTART_SIGMA = 0.5
+RESTART_SIGMA = 0.6
 """What a restart may differ from the expected one (log) before any was seen ..."""
 LEAST_SIGMA = 0.15
 """... and after many."""
+
+
+_PARTS = ("save", "start", "first_start", "load", "warm_up")
 
 
 @dataclass
@@ -71,6 +76,7 @@ class RestartCost:
 
     save: RestartPart = field(default_factory=RestartPart)
     start: RestartPart = field(default_factory=RestartPart)
+    first_start: RestartPart = field(default_factory=RestartPart)
     load: RestartPart = field(default_factory=RestartPart)
     warm_up: RestartPart = field(default_factory=RestartPart)
     checkpoint_bytes: int = 0
@@ -86,16 +92,24 @@ class RestartCost:
         """A checkpoint was read."""
         self.load.update(seconds, _load_seconds(size_bytes or self.checkpoint_bytes))
 
-    def started(self, seconds: float) -> None:
-        """From the order to the end of the first step, loading taken out."""
-        self.start.update(seconds, PRIOR_START_SECONDS)
+    def started(self, seconds: float, *, first: bool = False) -> None:
+        """From the order to the end of the first step, loading taken out.
+
+        Args:
+            seconds: that it took.
+            first: nothing of the run was there yet: it says little of later starts.
+        """
+        if first:
+            self.first_start.update(seconds, PRIOR_FIRST_START_SECONDS)
+        else:
+            self.start.update(seconds, PRIOR_START_SECONDS)
 
     def warmed_up(self, seconds: float) -> None:
         """Warm-up steps took so much more than they would take warmed up."""
         self.warm_up.update(seconds, PRIOR_WARM_UP_SECONDS)
 
     def parts(self, gradient_bytes: int) -> dict[str, float]:
-        """Expected seconds of each part."""
+        """Expected seconds of each part of a move."""
         size = self.checkpoint_bytes or 3 * gradient_bytes
         return {
             "save": self.save.seconds(_save_seconds(size)),
@@ -109,8 +123,14 @@ class RestartCost:
         if from_devices == to_devices:
             return 0.0
         parts = self.parts(gradient_bytes)
-        nothing = 0.0 if from_devices else parts["save"] + parts["load"]
-        return math.fsum(parts.values()) - nothing
+        if not from_devices:
+            parts |= {"save": 0.0, "load": 0.0, "start": self._start_from_nothing(parts["start"])}
+        return math.fsum(parts.values())
+
+    def _start_from_nothing(self, start_seconds: float) -> float:
+        """A job that waits may start for the first time, or again: by what it has done so far."""
+        first = self.first_start.seconds(PRIOR_FIRST_START_SECONDS)
+        return start_seconds if self.start.spans.count else max(first, start_seconds)
 
     @property
     def sigma_log(self) -> float:
@@ -123,12 +143,12 @@ class RestartCost:
         return max(expected, self.save.spans.sketch.quantile(0.95) or 0.0)
 
     def to_state(self) -> dict[str, Any]:
-        parts = {name: getattr(self, name).to_state() for name in ("save", "start", "load", "warm_up")}
+        parts = {name: getattr(self, name).to_state() for name in _PARTS}
         return parts | {"checkpoint_bytes": self.checkpoint_bytes}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> RestartCost:
-        parts = {name: RestartPart.from_state(state[name]) for name in ("save", "start", "load", "warm_up")}
+        parts = {name: RestartPart.from_state(state[name]) for name in _PARTS}
         return cls(**parts, checkpoint_bytes=state["checkpoint_bytes"])
 
 

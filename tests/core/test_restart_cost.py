@@ -22,8 +22,17 @@ def test_staying_costs_nothing_and_a_start_saves_and_loads_nothing() -> None:
     restart = RestartCost()
     assert restart.seconds(from_devices=2, to_devices=2, gradient_bytes=GIGABYTE) == 0.0
     parts = restart.parts(GIGABYTE)
-    assert cost(restart, GIGABYTE, start=True) == pytest.approx(parts["start"] + parts["warm_up"])
     assert cost(restart, GIGABYTE) == pytest.approx(sum(parts.values()))
+    restart.started(parts["start"])
+    assert cost(restart, GIGABYTE, start=True) == pytest.approx(parts["start"] + parts["warm_up"])
+
+
+def test_the_very_first_start_says_nothing_of_later_ones() -> None:
+    restart = RestartCost()
+    unseen = cost(restart)
+    restart.started(60.0, first=True)
+    assert cost(restart) == unseen
+    assert cost(restart, start=True) > 40.0
 
 
 def test_before_the_first_restart_a_bigger_model_is_expected_to_cost_more() -> None:
