@@ -420,12 +420,14 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         self._meter.flush({})
         model = self._settled()
         assert model is not None
-        explanation = model.explanation(now)
+        words, doubt = list(model.explanation(now).words), self._meter.doubt
+        if doubt is not None:
+            words.append(f"It is not certain: {doubt}.")
         step, epoch = int(trainer.global_step), int(trainer.current_epoch)
         model.observe(FitFinished(fit=model.fit, step=step, epoch=epoch, metrics={}), now)
         self._leave()
         if self._explain and self._launched() is None:
-            print("selfsched: " + " ".join(explanation.words), flush=True)
+            print("selfsched: " + " ".join(words), flush=True)
 
     def _write_down(self) -> None:
         model = self._settled()

@@ -90,7 +90,8 @@ class FitMeter:
             runs_ahead=self.marks is not None,
         )
         """For the hooks that only read the clock: each layer of calls would cost as much again."""
-        self._said_disagreement = False
+        self.doubt: str | None = None
+        """Why communication is not known well, in words; None: nothing speaks against it."""
         self._metrics = MetricsReader()
         self._steps: list[StepTimes] = []
         self._dropped = 0
@@ -231,10 +232,10 @@ class FitMeter:
             last = last._replace(communication_seconds=logged)
         if last.communication_seconds is not None:
             self.communication_seconds = last.communication_seconds
-        words = None if self._said_disagreement else meter.disagreement()
-        if words is not None:
-            self._said_disagreement = True
-            self._send(Warned(code="communication_differs", message=words))
+        if self.doubt is None:
+            self.doubt = meter.disagreement()
+            if self.doubt is not None:
+                self._send(Warned(code="communication_differs", message=self.doubt))
         return last
 
     def _put_in(self) -> None:

@@ -6,17 +6,26 @@ outside of Python, and costs at worst what it would have cost there.
 
 The thread begins with its first piece of work. A fault in one ends it and is raised on the
 training thread, at the next `put` or `wait`.
+
+Loaders fork their workers from the training thread. A fork in the middle of a piece of work
+would copy locks that nobody releases in the child; so a fork waits until the piece is done.
 """
 
 from __future__ import annotations
 
+import functools
+import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 
 LONGEST_QUEUE = 64
 """Pieces of work that may wait; the next one waits for them: nothing is dropped, or grows."""
 PATIENCE_SECONDS = 60.0
+FORK_PATIENCE_SECONDS = 5.0
+
+_started: weakref.WeakSet[SideThread] = weakref.WeakSet()
 
 
 class SideThread:
@@ -48,6 +57,8 @@ class SideThread:
             self._work.append(work)
             self._changed.notify_all()
         if self._thread is None:
+            _ask_before_forks()
+            _started.add(self)
             self._ended = threading.Event()
             self._thread = threading.Thread(
                 target=self._run, args=(self._ended,), name=self._name, daemon=True
@@ -67,6 +78,12 @@ class SideThread:
             if not self._changed.wait_for(self._is_idle, PATIENCE_SECONDS):
                 raise TimeoutError(f"what was begun beside the training took over {PATIENCE_SECONDS:.0f} s")
         self._raise()
+
+    def settle(self) -> None:
+        """Return when nothing is being done, or after some seconds. For any thread."""
+        if threading.current_thread() is not self._thread:
+            with self._changed:
+                self._changed.wait_for(self._is_idle, FORK_PATIENCE_SECONDS)
 
     def close(self) -> None:
         """Do no more; what waits is left undone, and what is being done is not waited for.
@@ -117,3 +134,15 @@ class SideThread:
                 return None
             self._busy = True
             return self._work.popleft()
+
+
+@functools.cache
+def _ask_before_forks() -> None:
+    """Once in a process: what is registered cannot be taken back."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_settle_all)
+
+
+def _settle_all() -> None:
+    for side in list(_started):
+        side.settle()

@@ -31,7 +31,8 @@ def test_a_fit_is_measured_modelled_logged_and_explained(
 ) -> None:
     callback = SelfScheduler()
     logger = import_module(f"{package}.loggers").CSVLogger(tmp_path)
-    fit = trainer(package, tmp_path, callback, max_epochs=5, logger=logger, log_every_n_steps=10)
+    settled = spy(package, "on_train_batch_end", lambda _: callback.model)  # waits for what is under way
+    fit = trainer(package, tmp_path, callback, settled, max_epochs=5, logger=logger, log_every_n_steps=10)
     fit.fit(module(package, step_seconds=0.003), loader(20), loader(2))
 
     assert callback.model is not None
@@ -68,12 +69,16 @@ def test_the_trainer_is_left_as_it_was_found(tmp_path: Path) -> None:
 def test_the_predicted_finish_is_in_the_bar(kind: str, tmp_path: Path) -> None:
     bar = getattr(import_module(f"{LIGHTNING}.callbacks"), kind)()
     shown: list[dict[str, Any]] = []
-    look = spy(
-        LIGHTNING, "on_train_batch_end", lambda t: shown.append(bar.get_metrics(t, t.lightning_module))
-    )
+    callback = SelfScheduler(explain=False)
+
+    def look(trainer: Any) -> None:
+        assert callback.model is not None  # waits for what is under way
+        shown.append(bar.get_metrics(trainer, trainer.lightning_module))
+
     fit = trainer(
-        LIGHTNING, tmp_path, bar, SelfScheduler(explain=False), look, max_steps=150, enable_progress_bar=True
-    )
+        LIGHTNING, tmp_path, bar, callback, spy(LIGHTNING, "on_train_batch_end", look), max_steps=150,
+        enable_progress_bar=True,
+    )  # fmt: skip
     fit.fit(module(step_seconds=0.003), loader(300))
     assert "finish" not in shown[0]
     assert shown[-1]["finish"].endswith(" left")
@@ -215,6 +220,23 @@ def test_a_fault_in_measuring_is_said_once_and_training_goes_on(tmp_path: Path) 
     assert "RuntimeError: this batch has no shape" in str(said[0].message)
     assert fit.global_step == 6
     assert "save_checkpoint" not in vars(fit)
+
+
+def test_a_fault_of_the_model_is_said_once_and_training_goes_on(tmp_path: Path) -> None:
+    callback = SelfScheduler()
+
+    def spoil(_: Any) -> None:
+        assert callback._model is not None
+        callback._model._steps = None  # type: ignore[assignment]
+
+    fit = trainer(LIGHTNING, tmp_path, callback, spy(LIGHTNING, "on_train_start", spoil), max_steps=80)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit.fit(module(step_seconds=0.003), loader(100))
+    said = [warning for warning in caught if warning.category is MeasuringStopped]
+    assert len(said) == 1
+    assert "AttributeError" in str(said[0].message)
+    assert fit.global_step == 80
 
 
 def test_a_users_error_passes_through_and_the_watches_are_taken_off(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callback.fits import PACKAGES, loader, module, trainer
+from callback.fits import PACKAGES, loader, module, spy, trainer
 
 from selfsched import SelfScheduler
 from selfsched.measure.figures import LOGGED
@@ -46,8 +46,10 @@ def board_figures(directory: Path) -> dict[str, list[int]]:
 def test_several_loggers_get_the_same_figures_at_lightnings_steps(package: str, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     made = [loggers(package).CSVLogger(tmp_path / "csv"), loggers(package).TensorBoardLogger(tmp_path / "tb")]
+    callback = SelfScheduler(explain=False)
+    settled = spy(package, "on_train_batch_end", lambda _: callback.model)  # waits for what is under way
     fit = trainer(
-        package, tmp_path, SelfScheduler(explain=False), max_steps=60, log_every_n_steps=10, logger=made,
+        package, tmp_path, callback, settled, max_steps=60, log_every_n_steps=10, logger=made,
         accumulate_grad_batches=2,
     )  # fmt: skip
     fit.fit(module(package, step_seconds=0.004), loader(40))

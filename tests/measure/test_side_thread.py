@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 
@@ -86,4 +87,34 @@ def test_a_copy_has_nothing_to_do() -> None:
     side.put(lambda: None)
     copied = pickle.loads(pickle.dumps(side))
     copied.wait()
+    side.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_fork_waits_until_nothing_is_being_done() -> None:
+    side, begun, gate = SideThread("side"), threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def work() -> None:
+        begun.set()
+        gate.wait()
+        done.append("work")
+
+    side.put(work)
+    begun.wait()
+    opener = threading.Thread(target=gate.set)
+    opener.start()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if done == ["work"] else 1)
+    _, status = os.waitpid(child, 0)
+    opener.join()
+    assert os.waitstatus_to_exitcode(status) == 0
+    side.close()
+
+
+def test_a_piece_that_takes_for_ever_does_not_hold_up_its_own_forks() -> None:
+    side = SideThread("side")
+    side.put(side.settle)
+    side.wait()
     side.close()
