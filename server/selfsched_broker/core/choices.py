@@ -15,8 +15,9 @@ is the same for all placements of a job and is left out, so the welfare of a cho
   one term only, so without this a job with a long way to go would win every term from a
   shorter one: it is the bound on how long a share can be withheld.
 
-Ties: who stays where it is, then who has its own or last devices there, then who has waited
-longer, then a hash of (auction, job), then the node that fits tightest.
+Ties: who stays where it is, then a node without a sick device, then who has its own or last
+devices there, then who has waited longer, then a hash of (auction, job), then the node that
+fits tightest.
 """
 
 from __future__ import annotations
@@ -102,6 +103,8 @@ class Ground:
     node_of: Mapping[str, str]
     model_part: Mapping[str, float]
     """Of all devices in sight, the part that each model has."""
+    doubtful: frozenset[str] = frozenset()
+    """Nodes with a sick device."""
 
 
 def survey(seats: Iterable[Seat], market: Market) -> Ground:
@@ -117,7 +120,8 @@ def survey(seats: Iterable[Seat], market: Market) -> Ground:
     devices = frozenset(seat.device for seat in seats)
     models = Counter(seat.model for seat in known)
     parts = {model: count / len(known) for model, count in models.items()}
-    return Ground(devices, dict(Counter(seat.node for seat in seats)), model_of, node_of, parts)
+    doubtful = frozenset(seat.node for seat in seats if seat.doubtful)
+    return Ground(devices, dict(Counter(seat.node for seat in seats)), model_of, node_of, parts, doubtful)
 
 
 def rank_ties(number: int, contenders: Sequence[Contender]) -> dict[str, float]:
@@ -217,7 +221,8 @@ def _preference(standing: Standing, choice: Choice, ground: Ground) -> float:
     overlap = sum(min(n, own[node]) for node, n in choice.draws.items()) / choice.taken
     memory = sum(min(n, last[node]) for node, n in choice.draws.items()) / choice.taken
     tight = sum(n / ground.seats[node] for node, n in choice.draws.items()) / len(choice.draws)
-    return 8.0 * choice.stays + 4.0 * overlap + 2.0 * memory + standing.tie + 0.001 * tight
+    doubt = sum(n for node, n in choice.draws.items() if node in ground.doubtful) / choice.taken
+    return 8.0 * choice.stays + 4.0 * overlap + 2.0 * memory - 6.0 * doubt + standing.tie + 0.001 * tight
 
 
 def _drafts(standing: Standing, ground: Ground, market: Market) -> list[Choice]:

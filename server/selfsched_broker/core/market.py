@@ -46,6 +46,8 @@ class Seat:
     model: str
     holder: str | None
     """Job that holds it now (it may win it again without a restart)."""
+    doubtful: bool = False
+    """A neighbour on its node is sick: taken only where nothing else fits as well."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

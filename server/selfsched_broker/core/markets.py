@@ -13,7 +13,7 @@ share, also where that is less than a whole device.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from selfsched.protocol import BidRow, JobState, Placement, Resume, StandingBid
@@ -150,11 +150,12 @@ def build_market(draft: Draft, trigger: Trigger, stakes: Stakes, contenders: Ite
     seats = sorted([*free_devices(draft), *holders])
     known = tuple(_contender(draft, job, stakes) for job in contenders)
     kept = sorted({device for contender in known for device in contender.kept})
+    doubtful = {device.node for device in books.devices.values() if device.sick_at is not None}
     return Market(
         number=books.broker.next_auction,
         trigger=trigger,
-        seats=tuple(_seat(books, device, holders.get(device)) for device in seats),
-        kept_seats=tuple(_seat(books, device, None) for device in kept),
+        seats=tuple(_seat(books, device, holders.get(device), doubtful) for device in seats),
+        kept_seats=tuple(_seat(books, device, None, doubtful) for device in kept),
         contenders=known,
         total_devices=books.healthy_devices,
         reserved_for=dict(books.agenda.reserve),
@@ -162,9 +163,15 @@ def build_market(draft: Draft, trigger: Trigger, stakes: Stakes, contenders: Ite
     )
 
 
-def _seat(books: Books, device_id: str, holder: str | None) -> Seat:
+def _seat(books: Books, device_id: str, holder: str | None, doubtful: Collection[str]) -> Seat:
     device = books.devices[device_id]
-    return Seat(device=device_id, node=device.node, model=device.model, holder=holder)
+    return Seat(
+        device=device_id,
+        node=device.node,
+        model=device.model,
+        holder=holder,
+        doubtful=device.node in doubtful,
+    )
 
 
 def _contender(draft: Draft, job: Job, stakes: Stakes) -> Contender:

@@ -61,6 +61,8 @@ class Options:
     """By job: the option that changes nothing."""
     homes: tuple[tuple[int, ...], ...]
     """By job: nodes where it has devices or had its last."""
+    avoided: frozenset[int]
+    """Nodes with a sick device."""
 
 
 @dataclass(slots=True)
@@ -318,6 +320,7 @@ class _Writer:
             urgency=urgency,
             incumbent=incumbent,
             homes=tuple(self._homes(standing) for standing in standings),
+            avoided=frozenset(at for at, node in enumerate(self._nodes) if node in self._ground.doubtful),
         )
 
     def _bundle_table(self) -> Ints:

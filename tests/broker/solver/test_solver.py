@@ -107,6 +107,15 @@ def test_a_node_one_was_on_is_taken_where_it_fits_as_well() -> None:
     assert place(spread, [0, 1], [(), ()]) == [{0: 1, 1: 1}, {0: 1, 1: 1}]
 
 
+def test_a_node_with_a_sick_device_is_left_where_another_has_room() -> None:
+    problem = build([(0, 2), (0, 4)], [[(1.0, {(0, 2): 1}, None)], [(1.0, {(0, 2): 1}, None)]])
+    assert place(problem, [0], [()], avoided={0}) == [{1: 2}]
+    assert place(problem, [0, 1], [(), ()], avoided={0}) == [{1: 2}, {1: 2}]
+    assert place(problem, [0], [()], avoided={0, 1}) == [{0: 2}]
+    full = build([(0, 2), (0, 1)], [[(1.0, {(0, 2): 1}, None)]])
+    assert place(full, [0], [()], avoided={0}) == [{0: 2}]
+
+
 def test_a_limit_of_a_group_holds_and_its_price_enters_the_bound() -> None:
     rng = np.random.default_rng(3)
     tables = [

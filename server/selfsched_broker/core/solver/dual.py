@@ -40,9 +40,9 @@ _HOTTEST = 0.3
 # prices move by some temperatures meanwhile.
 _NEGLIGIBLE = 10.0
 _MOST_STEPS = 30
-# Prices change by some thousandths when one of a few hundred jobs goes: smoother than that the
+# Prices change by about a thousandth when one of a few hundred jobs goes: smoother than that the
 # second derivatives are another question's, less smooth they see one job at a time.
-_PAYMENT_TEMPERATURE = 3e-3
+_PAYMENT_TEMPERATURE = 1e-3
 _SAMPLE = 320
 _SAMPLED_DOWN_TO = 0.02
 

@@ -10,7 +10,7 @@ the two lie packings that exist and are not found, one in some thousand.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -185,15 +185,22 @@ def block_use(problem: Problem) -> Floats:
     return use
 
 
-def place(problem: Problem, chosen: Sequence[int], homes: Sequence[Iterable[int]]) -> list[dict[int, int]]:
+def place(
+    problem: Problem,
+    chosen: Sequence[int],
+    homes: Sequence[Iterable[int]],
+    avoided: Collection[int] = (),
+) -> list[dict[int, int]]:
     """Devices drawn from each node, by job: anchored ones first, the rest best fit decreasing.
 
     Args:
         problem: the question.
         chosen: an option for each job; together they fit.
         homes: by job, nodes that it likes better where the fit is the same.
+        avoided: nodes that are left for others with as much room, where there are any.
     """
     left = problem.node_free.tolist()
+    anchored: list[dict[int, int]] = [{} for _ in chosen]
     draws: list[dict[int, int]] = [{} for _ in chosen]
     wanting: dict[tuple[int, int], list[int]] = {}
     listed = bags(problem)
@@ -201,15 +208,41 @@ def place(problem: Problem, chosen: Sequence[int], homes: Sequence[Iterable[int]
         if problem.anchor[option] >= 0:
             for node, count in problem.anchors[problem.anchor[option]].draws:
                 left[node] -= count
-                draws[job][node] = count
+                anchored[job][node] = count
         for model, size, count in listed[problem.loose[option]]:
             wanting.setdefault((model, size), []).extend([job] * count)
     rooms: list[dict[int, dict[int, None]]] = [{} for _ in range(problem.models)]
-    for node, free in enumerate(left):
-        rooms[problem.node_model[node]].setdefault(free, {})[node] = None
+    for node in sorted(range(len(left)), key=lambda node: (node in avoided, node)):
+        rooms[problem.node_model[node]].setdefault(left[node], {})[node] = None
     for model, size in sorted(wanting, key=lambda kind: (kind[0], -kind[1])):
         _place_size(size, wanting[model, size], rooms[model], draws, homes)
-    return draws
+    for node in sorted(avoided):
+        _move_away(node, rooms[problem.node_model[node]], draws, avoided)
+    return [
+        {node: fixed.get(node, 0) + loose.get(node, 0) for node in (*fixed, *loose)}
+        for fixed, loose in zip(anchored, draws, strict=True)
+    ]
+
+
+def _move_away(
+    node: int, room: dict[int, dict[int, None]], draws: list[dict[int, int]], avoided: Collection[int]
+) -> None:
+    """Lay everything on the tightest other node that has room for all of it."""
+    guests = [job for job, drawn in enumerate(draws) if node in drawn]
+    total = sum(draws[job][node] for job in guests)
+    others = [
+        (free, other)
+        for free, nodes in room.items()
+        for other in nodes
+        if free >= total and other not in avoided and not any(other in draws[job] for job in guests)
+    ]
+    if not guests or not others:
+        return
+    free, other = min(others)
+    for job in guests:
+        draws[job][other] = draws[job].pop(node)
+    del room[free][other]
+    room.setdefault(free - total, {})[other] = None
 
 
 def _place_size(
