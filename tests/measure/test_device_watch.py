@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from selfsched.core.events import DevicesObserved
+from selfsched.core.events import DevicesObserved, event_from_line, event_to_line
 from selfsched.measure.device_watch import (
     LOOK_EVERY_SECONDS,
     MAX_LOOKS,
@@ -53,6 +53,14 @@ def test_looks_are_summed_up_over_half_a_minute() -> None:
     assert device.clock_ratio == pytest.approx(5 / 6)
     assert device.held_back == {}
     assert watched.look() is None
+
+
+def test_what_is_told_goes_over_the_events_socket_as_it_is() -> None:
+    watched = Watched()
+    watched.say(held_back=frozenset({"heat"}), memory_bytes=8, nvlink_bytes=5)
+    told = watched.look(6)
+    assert told is not None
+    assert event_from_line(event_to_line(told)) == told
 
 
 def test_a_reason_that_comes_or_goes_is_told_soon_with_its_share() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from selfsched.measure.stopwatch import StepTimes, Stopwatch
 from selfsched.measure.warm_up import WarmUp
@@ -206,3 +210,39 @@ def test_an_end_without_a_beginning_is_ignored() -> None:
     loop = Loop()
     loop.watch.fetch_ended()
     assert loop.watch.stretch_ended("validation") is None
+
+
+HOOKS = (
+    "fetch_started", "fetch_ended", "epoch_started", "batch_started", "backward_started", "backward_ended",
+    "optimiser_started", "stretch_started",
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.booleans(),
+    st.lists(
+        st.tuples(
+            st.sampled_from([*HOOKS, "batch_ended", "stretch_ended"]),
+            st.sampled_from([0.0, 1e-6, 0.1, 60.0, 1e9, -1e-6, -5.0, -1e9]),
+            st.integers(0, 3),
+        ),
+        max_size=60,
+    ),
+)
+def test_hooks_in_any_order_on_any_clock_give_times_that_can_be(
+    runs_ahead: bool, calls: list[tuple[str, float, int]]
+) -> None:
+    loop = Loop(runs_ahead=runs_ahead)
+    for hook, passed, steps in calls:
+        loop.wait(passed)
+        loop.step += steps if hook == "batch_ended" else 0
+        if hook == "batch_ended":
+            times = loop.watch.batch_ended(loop.step, 4)
+            told = [] if times is None else [times.seconds, times.data_seconds, times.cycle_seconds]
+            assert all(s is None or 0.0 <= s < math.inf for s in told)
+        elif hook == "stretch_ended":
+            stretch = loop.watch.stretch_ended("validation")
+            assert stretch is None or 0.0 <= stretch.seconds < math.inf
+        else:
+            getattr(loop.watch, hook)()
