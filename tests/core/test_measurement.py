@@ -81,3 +81,30 @@ def test_spans_are_drawn_to_their_prior_and_drop_nonsense() -> None:
     assert spans.count == 1
     assert spans.mean(prior_seconds=2.0, prior_count=1.0) == pytest.approx(3.0)
     assert Spans.from_state(json.loads(json.dumps(spans.to_state()))) == spans
+
+
+def test_two_spans_far_beyond_the_usual_are_accidents_and_the_third_is_how_it_is() -> None:
+    spans = Spans()
+    for seconds in (1.0, 1.1, 0.9, 1.0, 61.0, 1.0, 62.0):
+        spans.update(seconds)
+    assert (spans.count, spans.aside) == (5, [61.0, 62.0])
+    assert spans.mean() == pytest.approx(1.0)
+    assert Spans.from_state(json.loads(json.dumps(spans.to_state()))) == spans
+    spans.update(63.0)
+    assert (spans.count, spans.aside) == (8, [])
+    assert spans.mean() == pytest.approx((5.0 + 61.0 + 62.0 + 63.0) / 8)
+
+
+def test_before_the_usual_is_known_and_where_it_is_short_nothing_is_an_accident() -> None:
+    early, short = Spans(), Spans()
+    for seconds in (1.0, 3600.0, 1.0):
+        early.update(seconds)
+    for seconds in (0.01, 0.01, 0.01, 0.01, 4.9):
+        short.update(seconds)
+    assert (early.count, short.count) == (3, 5)
+
+
+def test_a_state_that_was_written_before_accidents_were_kept_is_read() -> None:
+    state = Spans().to_state()
+    del state["aside"]
+    assert Spans.from_state(state) == Spans()
