@@ -70,6 +70,8 @@ class SimulationOptions:
     """Term without rounds."""
     report_seconds: float = LeaseOptions().report_seconds
     """How old a running job's last report may be when the broker decides."""
+    report_change: float = 0.0
+    """And how old as a part of its remaining time: with 0.05 a job of a day reports once an hour."""
     habits: Habits = field(default_factory=Habits)
     faults: FaultOptions = NO_FAULTS
     fairness: FairnessOptions = field(default_factory=FairnessOptions)
@@ -140,6 +142,8 @@ class Simulation:
     """What each node says of its devices: empty, occupied."""
     _lease_options: LeaseOptions = field(init=False)
     _audits_seen: int = 1
+    _due: float | None = None
+    """When the broker decides next; None: something was said since it was asked."""
     _served_at: float = 0.0
     """When a job was last seen with devices."""
 
@@ -275,7 +279,9 @@ class Simulation:
         raise SimulationStuck(f"at {self.now:.0f} s the broker decides for ever")
 
     def _next_due(self) -> float:
-        return self.service.look(arbiter.next_due)
+        if self._due is None:
+            self._due = self.service.look(arbiter.next_due)
+        return self._due
 
     # --- jobs ----------------------------------------------------------------------------
 
@@ -306,9 +312,10 @@ class Simulation:
         self._topics.pop(instructions_topic(job.id))
 
     def _report_seated(self) -> None:
+        patience, change = self.options.report_seconds, self.options.report_change
         for job in list(self._seated.values()):
-            pulse = self.books.job_pulses[job.id]
-            if self.now - pulse.reported_at >= self.options.report_seconds:
+            age = self.now - self.books.job_pulses[job.id].reported_at
+            if age >= patience and (not change or age >= change * job.remaining_seconds):
                 self._report(job)
 
     def _report(self, job: SimulatedJob) -> None:
@@ -471,6 +478,7 @@ class Simulation:
         """A message to the broker; what it answers."""
         if self.listener is not None:
             self.listener(Said(self.now, call, arguments))
+        self._due = None
         if call == "advance":
             answer: Any = self.service.advance()
         elif call == "report":

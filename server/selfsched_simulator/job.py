@@ -140,11 +140,16 @@ class SimulatedJob:
     def is_done(self) -> bool:
         return self.fraction_done >= _DONE
 
+    @property
+    def remaining_seconds(self) -> float:
+        """Where it is now, as of the last `advance`."""
+        return max(0.0, 1.0 - self.fraction_done) * self._run_seconds
+
     def next_event_at(self) -> float:
         """Its first step, the end of its measuring, or its last step; infinity while it waits."""
         if self.productive_at > self.counted_at:
             return self.productive_at
-        end = self.counted_at + max(0.0, 1.0 - self.fraction_done) * self._run_seconds
+        end = self.counted_at + self.remaining_seconds
         return end if self.measured else min(end, self.productive_at + MEASURING_SECONDS)
 
     # --- messages ------------------------------------------------------------------------

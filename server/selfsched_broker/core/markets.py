@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from selfsched.protocol import BidRow, JobState, Placement, Resume, StandingBid
 from selfsched_broker.core.books import Books, Job
@@ -165,13 +166,13 @@ def build_market(draft: Draft, trigger: Trigger, stakes: Stakes, contenders: Ite
 
 def _seat(books: Books, device_id: str, holder: str | None, doubtful: Collection[str]) -> Seat:
     device = books.devices[device_id]
-    return Seat(
-        device=device_id,
-        node=device.node,
-        model=device.model,
-        holder=holder,
-        doubtful=device.node in doubtful,
-    )
+    return _make_seat(device_id, device.node, device.model, holder, device.node in doubtful)
+
+
+@lru_cache(maxsize=2**17)
+def _make_seat(device: str, node: str, model: str, holder: str | None, doubtful: bool) -> Seat:
+    """The same seats are written in auction after auction."""
+    return Seat(device=device, node=node, model=model, holder=holder, doubtful=doubtful)
 
 
 def _contender(draft: Draft, job: Job, stakes: Stakes) -> Contender:
