@@ -70,7 +70,7 @@ def _run(question: bytes, stop: threading.Event) -> bytes:
     single = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "selfsched_broker.fitting"],
+            [sys.executable, "-P", "-m", "selfsched_broker.fitting"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env={**os.environ, **single}, start_new_session=True,
         )  # fmt: skip

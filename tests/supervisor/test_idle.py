@@ -28,6 +28,7 @@ class ScriptedSource:
         self._locks = locks
         self._wanted = list(wanted)
         self.ours_was_free: list[bool] = []
+        self.to_tell: tuple[str, ...] = ()
 
     def start(self, job: JobDescription, wake: Any) -> None:
         self._wake = wake
@@ -41,7 +42,8 @@ class ScriptedSource:
         return None
 
     def news(self) -> tuple[str, ...]:
-        return ()
+        told, self.to_tell = self.to_tell, ()
+        return told
 
     def handle(self, event: Any) -> None: ...
 
@@ -52,17 +54,10 @@ class ScriptedSource:
     def end(self, outcome: Any, reason: str) -> None: ...
 
 
-def test_a_device_that_is_not_wanted_any_more_is_let_go_while_it_waits(tmp_path: Path) -> None:
-    (tmp_path / "locks").mkdir()
+def run_to_its_end(tmp_path: Path, source: ScriptedSource, locks: MachineLocks) -> RunDirectory:
+    """Run a supervisor whose source ends it before anything is started."""
     run = tmp_path / "run"
     run.mkdir(mode=0o700)
-    locks = MachineLocks(tmp_path / "locks")
-    theirs = locks.take(THEIRS.id)
-    assert theirs is not None
-    source = ScriptedSource(
-        locks, Allocation((OURS, THEIRS)), Allocation(reason="for somebody else"),
-        Allocation(ends_because="over"),
-    )
     job = JobDescription(run_directory=run, program="command", command=("true",), working_directory=tmp_path)
     supervisor = Supervisor(job, source, locks=locks)
     running = threading.Thread(target=supervisor.run)
@@ -70,4 +65,30 @@ def test_a_device_that_is_not_wanted_any_more_is_let_go_while_it_waits(tmp_path:
     client = wait_for(lambda: channel.connect(RunDirectory(run).supervisor_socket), what="the supervisor")
     running.join(30)
     client.close()
+    return RunDirectory(run)
+
+
+def machine_locks(tmp_path: Path) -> MachineLocks:
+    (tmp_path / "locks").mkdir()
+    return MachineLocks(tmp_path / "locks")
+
+
+def test_what_the_source_has_to_tell_is_said_once_and_kept_in_the_journal(tmp_path: Path) -> None:
+    locks = machine_locks(tmp_path)
+    waits = [Allocation(reason="waiting")] * 3
+    source = ScriptedSource(locks, *waits, Allocation(ends_because="over"))
+    source.to_tell = ("the broker's figures were refused",)
+    run = run_to_its_end(tmp_path, source, locks)
+    assert (run.path / "events.jsonl").read_text().count("the broker's figures were refused") == 1
+
+
+def test_a_device_that_is_not_wanted_any_more_is_let_go_while_it_waits(tmp_path: Path) -> None:
+    locks = machine_locks(tmp_path)
+    theirs = locks.take(THEIRS.id)
+    assert theirs is not None
+    source = ScriptedSource(
+        locks, Allocation((OURS, THEIRS)), Allocation(reason="for somebody else"),
+        Allocation(ends_because="over"),
+    )
+    run_to_its_end(tmp_path, source, locks)
     assert source.ours_was_free == [True, False, True], "taken, kept only while it was wanted"

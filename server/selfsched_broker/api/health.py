@@ -12,6 +12,7 @@ from selfsched_broker.api.call import Backstage
 from selfsched_broker.api.problems import problem
 from selfsched_broker.core.books import Books
 from selfsched_broker.core.draft import Context
+from selfsched_broker.core.past_forecasts import covered
 from selfsched_broker.core.views import device_state
 
 router = APIRouter(tags=["health"])
@@ -48,6 +49,8 @@ def _figures(books: Books, context: Context) -> str:
     devices = Counter(device_state(books, device) for device in books.devices)
     silent = [context.now - pulse.renewed_at for pulse in books.lease_pulses.values()]
     live = [state for state in JobState if state is not JobState.ENDED]
+    scored = map(covered, books.forecasts.values())
+    held = [came for came in scored if came is not None]
     lines = [
         "# TYPE selfsched_jobs gauge",
         *(f'selfsched_jobs{{state="{state}"}} {jobs[state]}' for state in live),
@@ -63,6 +66,12 @@ def _figures(books: Books, context: Context) -> str:
         f"selfsched_open_leases {len(list(books.open_leases()))}",
         "# TYPE selfsched_longest_silence_seconds gauge",
         f"selfsched_longest_silence_seconds {max(silent, default=0.0):.3f}",
+        "# TYPE selfsched_forecasts_scored gauge",
+        f"selfsched_forecasts_scored {len(held)}",
+        "# TYPE selfsched_forecasts_held gauge",
+        f"selfsched_forecasts_held {sum(held)}",
+        "# TYPE selfsched_hardware_learned gauge",
+        f"selfsched_hardware_learned {sum(not prior.without for prior in books.priors.values())}",
         "# TYPE selfsched_broker_incarnation gauge",
         f"selfsched_broker_incarnation {books.broker.incarnation}",
     ]

@@ -113,6 +113,8 @@ def test_metrics_are_aggregates(broker: LiveBroker) -> None:
     register(broker.admin, "secret-name")
     text = broker.anonymous().get("/metrics").text
     assert 'selfsched_devices{state="free"}' in text
+    assert "selfsched_forecasts_scored 0" in text
+    assert "selfsched_hardware_learned 0" in text
     assert "secret-name" not in text
     assert "root" not in text
 
