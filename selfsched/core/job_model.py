@@ -29,6 +29,7 @@ from selfsched.core.calibration import Calibration, place, surprise
 from selfsched.core.events import (
     Checked,
     CheckpointSaved,
+    DevicesObserved,
     FitFinished,
     FitStarted,
     Progressed,
@@ -105,6 +106,7 @@ class JobModel:
         self._started_at: float | None = None
         self._first_step_at: float | None = None
         self._load_seconds = 0.0
+        self._observed: DevicesObserved | None = None
         self._newest_start: float | None = None
         self._is_first_segment = True
         self._last_work_at: float | None = None
@@ -151,6 +153,8 @@ class JobModel:
             self._stretch_timed(event, now)
         elif isinstance(event, Checked):
             self._ledger.checked(event)
+        elif isinstance(event, DevicesObserved):
+            self._observed = event
         elif isinstance(event, CheckpointSaved):
             self._checkpoint_saved(event, now)
         elif isinstance(event, FitFinished):
@@ -523,11 +527,14 @@ class JobModel:
         words += limit_words(self._steps.series(devices).part_means(), devices)
         if here is not None and here.median_seconds > 0:
             words += saving_words(here, others, in_hindsight=done)
+        drift = None if done else self._steps.series(devices).drift()
+        if drift is not None:
+            words.append(drift.words(self._observed))
         words += self._memory.words(self._dividing)
         if self._ledger.planned_steps is None and not self._ledger.finished:
             words.append("The length of an epoch is unknown until one has been seen.")
         elif self._ledger.early_stopping:
-            words.append("Early stopping may end the run before its limit.")
+            words.append(self._ledger.stopping_words())
         return tuple(words)
 
     # --- state -----------------------------------------------------------------------

@@ -241,6 +241,17 @@ class Ledger:
         """Measured stretches of each kind, without the first where there were more."""
         return self.spans | self.later_spans
 
+    def stopping_words(self) -> str:
+        """What early stopping may do, for a reader."""
+        planned = self.planned_steps
+        if planned is None or self.end_is_unknown:
+            return "Early stopping may end the run before its limit: its curve says too little yet."
+        stops = sorted(steps for steps, _ in self._stops(planned, float(planned - self.step), 0.0))
+        if not stops or stops[0] >= planned - self.step:
+            return "Early stopping will hardly end the run before its limit."
+        early, late = stops[len(stops) // 10], stops[-1 - len(stops) // 10]
+        return f"Early stopping is expected to end the run in {early:,.0f} to {late:,.0f} steps."
+
     @property
     def all_done(self) -> bool:
         """Whether no step remains."""

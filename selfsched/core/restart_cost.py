@@ -60,7 +60,8 @@ class RestartPart:
 
     def seconds(self, expected_seconds: float) -> float:
         """Expected now, where the built-in figures expect so much."""
-        return expected_seconds * (self.ratios + PRIOR_RESTARTS) / (self.spans.count + PRIOR_RESTARTS)
+        factor = (self.ratios + PRIOR_RESTARTS) / (self.spans.count + PRIOR_RESTARTS)
+        return min(expected_seconds * factor, LONGEST_SECONDS)
 
     def to_state(self) -> dict[str, Any]:
         return {"spans": self.spans.to_state(), "ratios": self.ratios}

@@ -31,6 +31,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from selfsched.core.drift import Drift, PartHistory, drift_of
 from selfsched.core.measurement import LONGEST_SECONDS, SHORTEST_SECONDS, Running, Sketch, running_of
 from selfsched.core.wander import Wander
 
@@ -96,6 +97,8 @@ class Series:
     _warm_cycles: list[float] = field(default_factory=list)
     _open: tuple[int, float] = (0, 0.0)
     _in_a_row: list[float] = field(default_factory=list)
+    history: PartHistory = field(default_factory=PartHistory)
+    """Its parts along the way: why a step became slower."""
     _last_cycle: float | None = None
     changes: Running = field(default_factory=Running)
     """Squared differences of consecutive cycles: noise of single steps, whatever the level does."""
@@ -134,10 +137,15 @@ class Series:
         self.steady += 1
         return True
 
-    def part(self, name: str, seconds: Sequence[float | None]) -> None:
-        """Count a part (`data`, `forward`, ...) of several steps; None was not measured."""
+    def part(self, name: str, seconds: Sequence[float | None]) -> list[float]:
+        """Count a part (`data`, `forward`, ...) of several steps; None was not measured.
+
+        Returns:
+            Those that were counted.
+        """
         usable = [s for s in seconds if s is not None and 0.0 <= s <= LONGEST_SECONDS]
         self.parts.setdefault(name, Running()).merge(running_of(usable))
+        return usable
 
     def level(self) -> Level | None:
         """Mean cost of a step and how well it is known; None before the first step."""
@@ -167,6 +175,18 @@ class Series:
         if self._wander is None or not fresh:
             self._wander = count, Wander(self._whole_blocks(), self._step_sigma())
         return self._wander[1]
+
+    def parts_of(self, means: Mapping[str, float], count: int) -> None:
+        """Means of the parts over the newest `count` steady steps."""
+        self.history.add(self.steady, count, means)
+
+    def drift(self) -> Drift | None:
+        """The newest change of the level, with its reason; None: there was none."""
+        wander = self.wander()
+        if wander is None or not wander.shifts:
+            return None
+        shifts = wander.shifts
+        return drift_of(self.history, shifts[-1], steady=self.steady, changes=len(shifts))
 
     def quantile(self, fraction: float) -> float | None:
         """Quantile of the cycles; None before the first step."""
@@ -299,6 +319,7 @@ class Series:
             "open": list(self._open),
             "raw": list(self._raw),
             "warm_cycles": list(self._warm_cycles),
+            "history": self.history.to_state(),
             "changes": asdict(self.changes),
             "last_cycle": self._last_cycle,
             "in_a_row": list(self._in_a_row),
@@ -326,6 +347,7 @@ class Series:
             _raw=list(state["raw"]),
             _warm_cycles=list(state["warm_cycles"]),
             _open=(state["open"][0], state["open"][1]),
+            history=PartHistory.from_state(state["history"]),
             changes=Running(**state["changes"]),
             _last_cycle=state["last_cycle"],
             _in_a_row=list(state["in_a_row"]),

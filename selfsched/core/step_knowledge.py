@@ -191,12 +191,17 @@ def _count_parts(series: Series, steps: Sequence[tuple[StepTiming, float]]) -> N
     if not steps:
         return
     timings = [timing for timing, _ in steps]
-    series.part("data", [timing.data_seconds for timing in timings])
-    series.part("forward", [timing.forward_seconds for timing in timings])
-    series.part("backward", [timing.backward_seconds for timing in timings])
-    series.part("optimiser", [timing.optimiser_seconds for timing in timings])
-    series.part("communication", [timing.communication_seconds for timing in timings])
-    series.part("other", [max(0.0, cycle - t.seconds - (t.data_seconds or 0.0)) for t, cycle in steps])
+    parts: dict[str, list[float | None]] = {
+        name: [getattr(timing, f"{name}_seconds") for timing in timings]
+        for name in ("data", "forward", "backward", "optimiser", "communication")
+    }
+    parts["other"] = [max(0.0, cycle - t.seconds - (t.data_seconds or 0.0)) for t, cycle in steps]
+    means = {}
+    for name, all_seconds in parts.items():
+        known = series.part(name, all_seconds)
+        if known:
+            means[name] = math.fsum(known) / len(known)
+    series.parts_of(means, len(steps))
     usable = [(t, seconds) for t in timings if (seconds := usable_seconds(t.seconds)) is not None]
     series.log_step.merge(running_of([math.log(seconds) for _, seconds in usable]))
     for timing, seconds in usable:
