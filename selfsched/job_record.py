@@ -16,6 +16,7 @@ from typing import Any
 
 from selfsched.core import history as histories
 from selfsched.core.bidding import duration_words
+from selfsched.core.calibration import KEPT_RUNS, Calibration
 from selfsched.core.events import FitFinished, FitStarted, StepsTimed
 from selfsched.core.hardware_figures import HardwareFigures, unusable
 from selfsched.core.history import JobHistory
@@ -52,8 +53,6 @@ class JobRecord:
     def __init__(self, job: JobDescription, name: str) -> None:
         self._job = job
         self.history = JobHistory(name=name)
-        self.forecast_scores: ForecastScores | None = None
-        """How the account's earlier forecasts came out, once the broker has told it."""
         self._figures: dict[str, HardwareFigures] = {}
         self._model = self._from_earlier_life(job.run_directory / MODEL_FILE)
         self._fit: FitStarted | None = None
@@ -125,6 +124,12 @@ class JobRecord:
             unix = time.time() - (boottime() - at)
             self.history = self.history.model_copy(update={"registered_at_unix": unix})
         self.history = self.history.model_copy(update={"job": job})
+
+    def told_scores(self, scores: ForecastScores) -> None:
+        """How the account's earlier forecasts came out: the widths of this run's begin from there."""
+        runs = [[abs(z) for z in run] for run in scores.runs if run]
+        if len(runs) >= len(self._model.calibration.runs):
+            self._model.calibration = Calibration(runs=runs[-KEPT_RUNS:])
 
     def instructed(self, instructions: Instructions, now: float) -> None:
         """Note what the broker granted and why."""
@@ -203,6 +208,7 @@ class JobRecord:
             bid=model.standing_bid(devices, now),
             allowed_devices=self._allowed(devices),
             forecast=self._as_now,
+            forecast_width=model.log.entries[-1].width if model.log.entries else 1.0,
             statistics=self._counted(now),
         )
 

@@ -61,6 +61,7 @@ from selfsched.launch.locks import MachineLocks
 from selfsched.private_broker import BrokerAccess, find_broker
 from selfsched.protocol import (
     EndJob,
+    ForecastScores,
     Instructions,
     Outcome,
     ProblemCode,
@@ -290,7 +291,7 @@ class Negotiator:
                     return self._probe(devices)
                 case Register(attempt):
                     answer = client.register(self._message, key=f"{self._key}-{attempt}")
-                    self._record.forecast_scores = answer.forecast_scores
+                    self._note_scores(answer.forecast_scores)
                     return Registered(answer.job, answer.instructions, sent_at)
                 case Report(job, report):
                     return Instructed(client.report(job, report), report.sequence, sent_at)
@@ -331,6 +332,10 @@ class Negotiator:
 
     def _note_registered(self, event: Registered) -> None:
         self._later(lambda record, now: record.registered(event.job, event.sent_at))
+
+    def _note_scores(self, scores: ForecastScores | None) -> None:
+        if scores is not None:
+            self._later(lambda record, now: record.told_scores(scores))
 
     def _note(self, instructions: Instructions) -> None:
         self._later(lambda record, now: record.instructed(instructions, now))

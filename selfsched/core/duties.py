@@ -23,6 +23,8 @@ from selfsched.core.negotiation_state import (
 )
 from selfsched.core.reporting import (
     LEAST_GAP_SECONDS,
+    LEAST_WIDTH,
+    MOST_WIDTH,
     NEWS_GAP_SECONDS,
     STATISTICS_SECONDS,
     WORTH_INTERRUPTING,
@@ -183,6 +185,7 @@ def _report(state: Negotiation, job: str, now: float) -> tuple[Negotiation, list
         allowed_devices=allowed,
         statistics=facts.statistics if counts else (),
         forecast=facts.forecast,
+        forecast_width=min(max(facts.forecast_width, LEAST_WIDTH), MOST_WIDTH),
         wait_seconds=wait,
         seen=instructions.version if instructions is not None else 0,
     )

@@ -26,6 +26,8 @@ NEWS_GAP_SECONDS = 3.0
 OVERDUE_SECONDS = 7.0
 """Beyond the wait: then an answer counts as lost. Longer than the client's own time-outs."""
 STATISTICS_SECONDS = 60.0
+LEAST_WIDTH, MOST_WIDTH = 0.01, 100.0
+"""Of an interval's recalibration, as the protocol takes it."""
 WORTH_SENDING = 0.02
 """Relative change of a bid below which it is not sent again ..."""
 WORTH_INTERRUPTING = 0.10
@@ -52,6 +54,8 @@ class JobFacts:
     allowed_devices: tuple[int, ...] | None = None
     """None until the script's fit is known."""
     forecast: Forecast | None = None
+    forecast_width: float = 1.0
+    """By what past scores made its interval wider or narrower."""
     statistics: tuple[StepStatistics, ...] = ()
 
 

@@ -178,4 +178,7 @@ def test_how_the_accounts_forecasts_came_out_is_told_at_the_registration(
     bench = Bench(tmp_path, broker)
     benches.append(bench)
     bench.start()
-    assert bench.negotiator._record.forecast_scores == scores
+    broker.grant("a")
+    bench.run("a")  # on hardware it did not know yet: what it was told stays with it
+    model = until(lambda: (found := bench.negotiator._record._model).devices and found)
+    assert model.calibration.runs == [[0.5, 1.0, 2.0]]

@@ -12,7 +12,7 @@ from selfsched.core.events import FitFinished, FitStarted, StepsTimed, StepTimin
 from selfsched.elastic.job import JobDescription
 from selfsched.elastic.segment import boottime
 from selfsched.job_record import LEAVING_SECONDS, JobRecord
-from selfsched.protocol import Forecast, Instructions, JobState, Outcome
+from selfsched.protocol import Forecast, ForecastScores, Instructions, JobState, Outcome
 
 NOW = boottime()
 
@@ -108,3 +108,13 @@ def test_the_last_word_has_the_steps_and_since_when_the_training_was_over(record
     assert [entry.log_step.count for entry in told.statistics] == [60]
     record.event(FitFinished(fit=1, step=60, epoch=1, metrics={}), NOW + 20)
     assert record.last_word(Outcome.FINISHED, "", NOW + 21).finished_ago_seconds == pytest.approx(1.0)
+
+
+def test_scores_of_other_jobs_widen_the_forecast_and_its_width_is_told(record: JobRecord) -> None:
+    steps(record, 0, 60, at=NOW + 6)
+    before = record.facts(NOW + 6)
+    record.told_scores(ForecastScores(made=40, held=8, jobs=20, runs=((4.0, -5.0),) * 20))
+    after = record.facts(NOW + 8)
+    assert after.forecast_width > 1.5 * before.forecast_width
+    record.told_scores(ForecastScores(made=2, held=2, jobs=1, runs=((0.1,),)))
+    assert record.facts(NOW + 10).forecast_width > 1.5 * before.forecast_width  # fewer runs say less
