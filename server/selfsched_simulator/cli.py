@@ -21,6 +21,8 @@ from selfsched_simulator.runs import INTERRUPTED, Run, run_all
 from selfsched_simulator.scenario import Scenario, Words, build_replay, build_scenario
 
 _EXIT_INTERRUPTED = 130
+# Over months a running job reports only when its remaining time has changed by so much.
+_LOG_REPORT_CHANGE = 0.05
 _DEFAULTS = Words()
 
 Policies = Annotated[str, typer.Option(help="One policy, or several with commas.")]
@@ -131,7 +133,8 @@ def replay(
     every = term or round_seconds or SimulationOptions(cluster=one_node(1)).term_seconds
     words = Words(
         gpus=gpus, cluster=cluster, round_seconds=round_seconds, term=term,
-        report=every if report is None else report, restart=restart, noise=noise, seed=seed, limit=limit,
+        report=every if report is None else report, report_change=_LOG_REPORT_CHANGE, restart=restart,
+        noise=noise, seed=seed, limit=limit,
     )  # fmt: skip
     try:
         options = LogOptions(wider=_wider(wider), first=first, elastic=elastic)

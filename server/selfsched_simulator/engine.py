@@ -94,11 +94,13 @@ class PolicyFailed(SelfschedError):
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A message to the broker, for those who want to say it again."""
+    """A message to the broker and its answer, for those who want to say it again."""
 
     at_seconds: float
     call: str
     arguments: tuple[Any, ...]
+    answer: Any
+    """What the arbiter answered; the problem code where it refused."""
 
 
 @dataclass(slots=True)
@@ -115,6 +117,8 @@ class Simulation:
     now: float = 0.0
     partial: str = ""
     """Why it ended before its jobs; empty: it did not."""
+    rules: Rules = field(init=False)
+    """By what the broker decides."""
     service: Service = field(init=False)
     _latest_at: float = field(init=False)
     """Whatever is fair ends before."""
@@ -140,7 +144,6 @@ class Simulation:
         default_factory=dict
     )
     """What each node says of its devices: empty, occupied."""
-    _lease_options: LeaseOptions = field(init=False)
     _audits_seen: int = 1
     _due: float | None = None
     """When the broker decides next; None: something was said since it was asked."""
@@ -149,14 +152,14 @@ class Simulation:
 
     def __post_init__(self) -> None:
         options, habits = self.options, self.options.habits
-        self._lease_options = lease_options = _lease_options(options)
+        lease_options = _lease_options(options)
         # One job after the other, ten times as slow and a thousand terms late.
         work = sum(max(job.speed.placements.values()) + habits.restart_seconds for job in self.trace)
         arrived = max((job.arrival_seconds for job in self.trace), default=0.0)
         self._latest_at = arrived + 10 * work + 1000 * lease_options.term_seconds
         fairness = replace(options.fairness, term_seconds=lease_options.term_seconds)
-        rules = Rules(policy=self.policy, lease=lease_options, fairness=fairness, seed=options.seed)
-        self.service = Service(MemoryStore(keeps_history=False), rules, monotonic=lambda: self.now)
+        self.rules = Rules(policy=self.policy, lease=lease_options, fairness=fairness, seed=options.seed)
+        self.service = Service(MemoryStore(keeps_history=False), self.rules, monotonic=lambda: self.now)
         if options.round_seconds is not None:
             # As if it had been started one round earlier: the first round begins at 0.
             self.books.apply((replace(self.books.agenda, next_tick_at=0.0),))
@@ -342,7 +345,7 @@ class Simulation:
         post = self._posts[job.id]
         post.hears, post.answered_at = True, max(post.answered_at, sent_at)
         self._touched.add(job.id)
-        options = self._lease_options
+        options = self.rules.lease
         deadline = post.answered_at + options.ttl_seconds - options.client_margin_seconds
         self._plan(deadline, "deadline", job.id, post.answered_at)
 
@@ -476,18 +479,20 @@ class Simulation:
 
     def _say(self, call: str, *arguments: Any) -> Any:
         """A message to the broker; what it answers."""
-        if self.listener is not None:
-            self.listener(Said(self.now, call, arguments))
         self._due = None
-        if call == "advance":
-            answer: Any = self.service.advance()
-        elif call == "report":
-            answer = self.service.report(*arguments)
-        else:
-            answer = self.service.perform(getattr(arbiter, call), *arguments)
+        try:
+            answer = perform(self.service, call, arguments)
+        except Refusal as refusal:
+            self._tell(call, arguments, refusal.code)
+            raise
+        self._tell(call, arguments, answer)
         if call == "advance":
             self._look_at_policy()
         return answer
+
+    def _tell(self, call: str, arguments: tuple[Any, ...], answer: Any) -> None:
+        if self.listener is not None:
+            self.listener(Said(self.now, call, arguments, answer))
 
     def _look_at_policy(self) -> None:
         agenda, name = self.books.agenda, self.policy.name
@@ -498,6 +503,15 @@ class Simulation:
             if audit is not None and audit.action == "ruling_refused":
                 raise PolicyFailed(f"the policy {name} broke its contract: {audit.subject}: {audit.detail}")
         self._audits_seen = self.books.broker.next_audit
+
+
+def perform(service: Service, call: str, arguments: tuple[Any, ...]) -> Any:
+    """Say something to a service by its name: an entry of the arbiter, `report` or `advance`."""
+    if call == "advance":
+        return service.advance()
+    if call == "report":
+        return service.report(*arguments)
+    return service.perform(getattr(arbiter, call), *arguments)
 
 
 def _lease_options(options: SimulationOptions) -> LeaseOptions:

@@ -33,6 +33,7 @@ class Words:
     round_seconds: float | None = None
     term: float | None = None
     report: float | None = None
+    report_change: float = 0.0
     restart: float = 20.0
     noise: float = 0.0
     row_noise: float = 0.0
@@ -98,6 +99,7 @@ def build_options(cluster: Cluster, words: Words) -> SimulationOptions:
         round_seconds=words.round_seconds,
         term_seconds=words.term or defaults.term_seconds,
         report_seconds=defaults.report_seconds if words.report is None else words.report,
+        report_change=words.report_change,
         habits=Habits(
             restart_seconds=words.restart,
             noise=words.noise,
