@@ -13,6 +13,7 @@ from selfsched_broker.core.market import FairnessOptions
 from selfsched_broker.core.policies import policy_named
 
 THEMIS = policy_named("themis")
+pytestmark = pytest.mark.usefixtures("way")
 
 
 def test_an_arrival_takes_what_is_beyond_the_share_and_no_more() -> None:
