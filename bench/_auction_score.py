@@ -178,7 +178,7 @@ def run_payment_error(size: Size, seed: int, winners: int) -> PaymentError:
     problem, solution = solve_options(options, Effort())
     priced = divide_options(options).harm
     settles = size.gpus <= EXACT_PAYMENTS
-    taken, exact = _timed(lambda: settle(options, problem, solution) if settles else {})
+    taken, exact = _timed(lambda: dict(settle(options, problem, solution)) if settles else {})
     sample = sorted(priced)
     if len(sample) > winners:
         sample = sorted(rng.choice(sample, winners, replace=False).tolist())

@@ -19,7 +19,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -48,6 +48,7 @@ from selfsched_broker.core.draft import Context, Decision
 from selfsched_broker.core.leases import LeaseOptions, Refusal
 from selfsched_broker.core.market import FairnessOptions, Policy
 from selfsched_broker.failpoint import Failpoint
+from selfsched_broker.settling import Settler
 from selfsched_broker.store.contract import Store, StoreFenced, StoreUnavailable, StoreUnusable
 
 log = logging.getLogger(__name__)
@@ -140,6 +141,7 @@ class Service:
         self._listeners: list[Listener] = []
         self._driver: threading.Thread | None = None
         self._stopping = False
+        self._settler = Settler(self._record_payments)
         self._fenced = ""
         self._trouble = ""
         self.books: Books = store.open()
@@ -161,6 +163,7 @@ class Service:
             self._changed.notify_all()
         if self._driver is not None:
             self._driver.join()
+        self._settler.close()
         self._store.close()
 
     def listen(self, listener: Listener) -> None:
@@ -293,6 +296,11 @@ class Service:
         self._apply(changes, decision.touched)
         for failure in decision.failures:
             log.error("the policy failed: nobody moves, and it is asked again", exc_info=failure)
+        for settlement in decision.settlements:
+            self._settler.take(settlement)
+
+    def _record_payments(self, auction: int, payments: Mapping[str, float]) -> None:
+        self.perform(arbiter.settle_payments, auction, payments)
 
     def _commit(self, changes: Sequence[Change]) -> None:
         if not any(change.durable for change in changes):

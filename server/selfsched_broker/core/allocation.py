@@ -23,7 +23,7 @@ answer depends neither on the order of the jobs nor on a random number.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -91,8 +91,8 @@ class Division:
     method: str = "counts"
     harm: Mapping[str, float] = field(default_factory=dict)
     """Where `without` is not known: what each winner costs the others, in weight x log value."""
-    settle: Callable[[], Mapping[str, float]] | None = field(default=None, compare=False)
-    """`harm` exactly, by dividing again without each winner: takes its time."""
+    settle: Callable[[], Iterator[tuple[str, float]]] | None = field(default=None, compare=False)
+    """(job, `harm`) exactly, by dividing again without each winner: takes its time."""
 
 
 def divide(question: Question, *, method: Literal["counts", "milp"] | None = None) -> Division:

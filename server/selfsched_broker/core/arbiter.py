@@ -9,6 +9,7 @@ same books, context and message give the same decision.
     nodes         node_report
     people        control; set_account, record_token, revoke_token, drain_device, force_release
     time          advance (everything due by now), next_due, restart
+    afterwards    settle_payments
     reading       instructions (and `views`)
 
 The loop of whoever drives it (the service, the simulator): take a message, decide, commit,
@@ -29,10 +30,11 @@ from selfsched_broker.core.due import advance, next_due, restart
 from selfsched_broker.core.jobs import end, register, release, report
 from selfsched_broker.core.leases import LeaseOptions, Refusal
 from selfsched_broker.core.nodes import node_report
+from selfsched_broker.core.rulings import settle_payments
 from selfsched_broker.core.views import instructions
 
 __all__ = [
     "Context", "Decision", "LeaseOptions", "Refusal", "advance", "control", "drain_device", "end",
     "force_release", "instructions", "next_due", "node_report", "record_token", "register", "release",
-    "report", "restart", "revoke_token", "set_account",
+    "report", "restart", "revoke_token", "set_account", "settle_payments",
 ]

@@ -22,7 +22,7 @@ allocation mechanism, weights b_i as exponents).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from selfsched_broker.core.allocation import MOST_WORK, Division, Question, divide, fits_counts
@@ -94,7 +94,7 @@ class _Sitting:
     """T_alone of who was asked for it."""
     payments: dict[str, float] = field(default_factory=dict)
     gap: float = 0.0
-    settle: Callable[[], Mapping[str, float]] | None = None
+    settle: Callable[[], Iterator[tuple[str, float]]] | None = None
 
 
 def hold_auction(market: Market, rule: Rule = THEMIS) -> Ruling:
@@ -237,11 +237,11 @@ def _divide_among(standings: Sequence[Standing], sitting: _Sitting, *, pays: boo
 class _Settlement:
     """Exact payments, when they are asked for."""
 
-    harm: Callable[[], Mapping[str, float]]
+    harm: Callable[[], Iterator[tuple[str, float]]]
     weights: Mapping[str, float]
 
-    def __call__(self) -> dict[str, float]:
-        return {job: _payment(harm, self.weights[job]) for job, harm in self.harm().items()}
+    def __call__(self) -> Iterator[tuple[str, float]]:
+        return ((job, _payment(harm, self.weights[job])) for job, harm in self.harm())
 
 
 def _division(standings: Sequence[Standing], ground: Ground, sitting: _Sitting, *, pays: bool) -> Division:

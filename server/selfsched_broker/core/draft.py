@@ -7,7 +7,7 @@ they are: an exception on the way changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -49,6 +49,17 @@ class Decision(Generic[A]):
     """Jobs whose instructions changed: their long polls are answered now."""
     failures: tuple[Exception, ...] = ()
     """What a policy raised and was not said before: for the log."""
+    settlements: tuple[Settlement, ...] = ()
+    """Payments that are worth computing exactly, when there is time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """Exact payments of one auction, off the path of its decision (`arbiter.settle_payments`)."""
+
+    auction: int
+    payments: Callable[[], Iterator[tuple[str, float]]]
+    """(job, c) of one winner after the other. Pure: any thread may do it."""
 
 
 class Draft:
@@ -63,6 +74,7 @@ class Draft:
         self._changes: dict[tuple[type, str], Change] = {}
         self._touched: set[str] = set()
         self.failures: list[Exception] = []
+        self.settlements: list[Settlement] = []
 
     def put(self, *records: Change) -> None:
         """Set new values of records."""
@@ -123,6 +135,7 @@ class Draft:
             answer=answer(self.books),
             touched=frozenset(self._touched),
             failures=tuple(self.failures),
+            settlements=tuple(self.settlements),
         )
 
     def _count_versions(self) -> None:

@@ -26,7 +26,7 @@ A job of `resume: never`, and one in the middle of its first visit, has `may_mov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -152,9 +152,9 @@ class Ruling:
     reserve: Mapping[str, int] = field(default_factory=dict)
     """Wide jobs for which freed devices are to be kept from now on."""
     reason: str = ""
-    settle: Callable[[], Mapping[str, float]] | None = field(default=None, compare=False, repr=False)
-    """Where the payments were read off the prices and exact ones are worth their time: computes c
-    of every winner. Pure, seconds long, for another thread after the awards are carried out."""
+    settle: Callable[[], Iterator[tuple[str, float]]] | None = field(default=None, compare=False, repr=False)
+    """Where payments were read off the prices and exact ones are worth their time: computes (job, c)
+    one winner after the other. Pure, a second or more, for after the awards are carried out."""
 
 
 class Policy(Protocol):

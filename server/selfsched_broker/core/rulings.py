@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
 from selfsched.protocol import AuctionView, AwardView, JobState, Resume
 from selfsched_broker.core.books import Auction, Books, Holding
-from selfsched_broker.core.draft import Draft
+from selfsched_broker.core.draft import Context, Decision, Draft, Settlement
 from selfsched_broker.core.grants import claim, grant, is_free, order_leave
 from selfsched_broker.core.market import Award, Contender, Market, Ruling, Trigger
 from selfsched_broker.core.markets import Stakes, build_market, contends, keep_all
@@ -39,6 +39,8 @@ def hold_auction(draft: Draft, trigger: Trigger, stakes: Stakes) -> None:
     broker = draft.books.broker
     draft.put(replace(broker, next_auction=broker.next_auction + 1))
     draft.put(Auction(number=market.number, at=draft.now, view=view))
+    if ruling.settle is not None:
+        draft.settlements.append(Settlement(market.number, ruling.settle))
     for contender in market.contenders:
         _renew_and_leave(draft, contender, ruling.awards[contender.job])
     for contender in market.contenders:
@@ -68,6 +70,26 @@ def _ask(draft: Draft, market: Market) -> tuple[Ruling, AuctionView]:
         ruling = _keep_everything(market, _BROKEN)
         view = _view(draft, market, ruling)
     return ruling, view
+
+
+def settle_payments(books: Books, ctx: Context, number: int, payments: Mapping[str, float]) -> Decision[None]:
+    """Put exact payments in the place of those that were read off the prices.
+
+    Args:
+        books: what is.
+        ctx: the moment.
+        number: the auction.
+        payments: c by job.
+    """
+    draft = Draft(books, ctx)
+    auction = draft.books.auctions.get(str(number))
+    if auction is not None:
+        awards = tuple(
+            award.model_copy(update={"payment": payments.get(award.job, award.payment)})
+            for award in auction.view.awards
+        )
+        draft.put(replace(auction, view=auction.view.model_copy(update={"awards": awards})))
+    return draft.finish(lambda _: None)
 
 
 def _note_failure(draft: Draft, market: Market, error: Exception) -> None:

@@ -159,7 +159,7 @@ def test_no_assignment_of_devices_has_a_larger_product_of_values(seed: int, spre
 def test_payments_are_those_of_solving_again_without_the_winner(seed: int) -> None:
     question = random_market(seed)
     ruling = rule(THEMIS, question)
-    settled = ruling.settle() if ruling.settle is not None else {}
+    settled = dict(ruling.settle()) if ruling.settle is not None else {}
     everybody = {c.job for c in question.contenders}
     paid = 0
     for c in question.contenders:

@@ -57,7 +57,7 @@ def test_settled_payments_are_those_by_counts(seed: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(auction, "_MOST_STATES", -1)
     ruling = rule(THEMIS, question)
     assert ruling.settle is not None
-    settled = ruling.settle()
+    settled = dict(ruling.settle())
     assert {name: award.payment is None for name, award in ruling.awards.items()} == {
         name: payment is None for name, payment in exact.items()
     }
