@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 from broker.auction.markets import bid, counts, job, market, rule
 
+from selfsched_broker.core.auction import standings_of
+from selfsched_broker.core.choices import survey
+from selfsched_broker.core.options import write_options
+from selfsched_broker.core.partition import divide_options
 from selfsched_broker.core.policies import policy_named
+from selfsched_broker.core.solver.dual import evaluate
 
 THEMIS = policy_named("themis")
 
@@ -24,6 +32,36 @@ def test_the_worked_example_of_the_manual() -> None:
     # Without bob: ann 200 s, cleo 300 s; with him: 200 s, 300 + 300 s.
     assert ruling.awards["bob"].payment == pytest.approx((200 * 300) / (200 * 600))
     assert ruling.awards["cleo"].payment is None
+
+
+def test_the_worked_example_by_pieces_and_prices() -> None:
+    """Any price of two devices between cleo's gain by them and twice bob's by his second proves the optimum."""
+    jobs = [
+        job("ann", bid({1: 400, 2: 200}), 1),
+        job("bob", bid({1: 400, 2: 250}), 2),
+        job("cleo", bid({2: 300}), 3),
+    ]
+    question = market(jobs, 4)
+    standings = list(standings_of(question, dict.fromkeys(("ann", "bob", "cleo"), 4 / 3), {}).values())
+    options = write_options(standings, survey(question.seats, question), question, entitles=False)
+    division = divide_options(options)
+    assert {name: choice.devices for name, choice in division.chosen.items()} == {
+        "ann": 2,
+        "bob": 2,
+        "cleo": 0,
+    }
+    idle = -math.log(700) - math.log(700) - math.log(600)
+    gained = math.log(700 / 200) + math.log(700 / 250)
+    assert division.gain - idle == pytest.approx(gained, abs=1e-6) == pytest.approx(2.282, abs=1e-3)
+    for two in (math.log(600 / 300), 0.8, 2 * math.log(400 / 250)):
+        one = two / 2
+        bound = evaluate(options.problem, np.array([one, two, one + two, 2 * two])).bound
+        assert bound - idle == pytest.approx(gained, abs=1e-6)
+    assert evaluate(options.problem, np.array([0.3, 0.6, 0.9, 1.2])).bound - idle > gained + 0.05
+    for name in ("ann", "bob"):
+        assert (250 / 400) ** 2 <= math.exp(-division.harm[name]) <= 0.5, "from prices"
+        assert division.settle is not None
+        assert math.exp(-dict(division.settle())[name]) == pytest.approx(0.5), "settled"
 
 
 def test_a_single_device_costs_its_winner_what_the_other_loses() -> None:
