@@ -44,15 +44,21 @@ class PartHistory:
 
     chunks: list[tuple[int, int, dict[str, float]]] = field(default_factory=list)
     """(steady steps by its end, steps it rests on, mean seconds of each part), oldest first."""
+    chunk_steps: int = 1
+    """Steps that a chunk holds at least."""
 
     def add(self, at_steps: int, count: int, means: Mapping[str, float]) -> None:
         """Count `count` steps that end as the `at_steps`-th."""
-        if count > 0 and means:
-            self.chunks.append((at_steps, count, dict(means)))
-        if len(self.chunks) > MAX_CHUNKS:
-            odd = self.chunks[-1:] if len(self.chunks) % 2 else []
-            pairs = zip(self.chunks[::2], self.chunks[1::2], strict=False)
-            self.chunks = [_joined(one, other) for one, other in pairs] + odd
+        if count <= 0 or not means:
+            return
+        newest = (at_steps, count, dict(means))
+        if self.chunks and self.chunks[-1][1] < self.chunk_steps:
+            newest = _joined(self.chunks.pop(), newest)
+        self.chunks.append(newest)
+        if len(self.chunks) >= MAX_CHUNKS:
+            pairs = zip(self.chunks[::2], self.chunks[1::2], strict=True)
+            self.chunks = [_joined(one, other) for one, other in pairs]
+            self.chunk_steps = max(2 * self.chunk_steps, min(steps for _, steps, _ in self.chunks))
 
     def means(self, first: int, last: int) -> dict[str, float]:
         """Mean seconds of each part over the steady steps from `first` to `last`."""
@@ -60,12 +66,14 @@ class PartHistory:
         names = {name for _, _, means in inside for name in means}
         return {name: _mean(inside, name) for name in names}
 
-    def to_state(self) -> list[Any]:
-        return [[at, count, means] for at, count, means in self.chunks]
+    def to_state(self) -> dict[str, Any]:
+        chunks = [[at, count, means] for at, count, means in self.chunks]
+        return {"chunk_steps": self.chunk_steps, "chunks": chunks}
 
     @classmethod
-    def from_state(cls, state: Sequence[Any]) -> PartHistory:
-        return cls(chunks=[(at, count, dict(means)) for at, count, means in state])
+    def from_state(cls, state: Mapping[str, Any]) -> PartHistory:
+        chunks = [(at, count, dict(means)) for at, count, means in state["chunks"]]
+        return cls(chunks=chunks, chunk_steps=state["chunk_steps"])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,24 +34,27 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 TAUS = (0.03, 0.1, 0.3, 1.0, 4.0)
+TAU_WEIGHTS = (0.15, 0.15, 0.15, 0.25, 0.3)
 SIZES = (0.01, 0.03, 0.1, 0.3)
-SIZE_WEIGHTS = (0.55, 0.3, 0.12, 0.03)
+SIZE_WEIGHTS = (0.5, 0.28, 0.17, 0.05)
 """Prior of the size of x: most jobs on a quiet machine wander by few per cent."""
 SLOPE_SIGMA = 0.15
 """A job that has a slope changes by so much over what was watched."""
-SLOPE_WEIGHT = 0.2
+SLOPE_WEIGHT = 0.12
 LEVEL_SIGMA = 1.0
 SHIFT_SIGMA = 1.0
 SLOPE_LASTS = 2.0
 """A slope fades after so many times what was watched."""
 FARTHEST = 1e3
 """What was watched says no more of what lies farther than so many times its length."""
+SLOPE_DOUBT = 0.5
+"""... and how long it lasts is not known better than by such a part of what it adds."""
 MAX_FITTED = 32
 """Blocks that are fitted; more are merged in pairs first."""
 LEAST_SHIFT = 0.05
 LEAST_EVIDENCE = 16.0
 """Squared standard errors between the means on both sides of a change of level."""
-BETTER_THAN_LINE = 0.6
+BETTER_THAN_LINE = 0.4
 SIDE_BLOCKS = 3
 """Blocks that each side of a change must have."""
 HABIT_SHIFTS = 3
@@ -108,7 +111,9 @@ class Wander:
         own = 2.0 * (tau / h) ** 2 * (h / tau + np.expm1(-h / tau))
         prior = LEVEL_SIGMA**2 + slope2 * middle**2 + size2 * own
         means = 1.0 + np.einsum("mi,mi->m", covariance, self._alpha)
-        variances = prior - np.einsum("mi,mij,mj->m", covariance, self._inverse, covariance)
+        slopes = slope2 * (self._alpha @ (self._u - 0.5))
+        known = np.einsum("mi,mij,mj->m", covariance, self._inverse, covariance)
+        variances = (SLOPE_DOUBT * slopes * lasting) ** 2 + prior - known
         mean = float(self._weights @ means)
         variance = float(self._weights @ (np.maximum(variances, 0.0) + (means - mean) ** 2))
         mean = min(max(mean, 0.1), 10.0)
@@ -152,8 +157,8 @@ class Wander:
 def _members() -> tuple[Array, Array, Array, Array]:
     """(tau, size squared, slope variance, prior weight) of every combination."""
     rows = [
-        (tau, size**2, slope, share * weight / len(TAUS))
-        for tau in TAUS
+        (tau, size**2, slope, share * weight * tau_weight)
+        for tau, tau_weight in zip(TAUS, TAU_WEIGHTS, strict=True)
         for size, weight in zip(SIZES, SIZE_WEIGHTS, strict=True)
         for slope, share in ((0.0, 1.0 - SLOPE_WEIGHT), (SLOPE_SIGMA**2, SLOPE_WEIGHT))
     ]
