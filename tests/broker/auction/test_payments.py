@@ -35,7 +35,7 @@ def test_the_worked_example_of_the_manual() -> None:
 
 
 def test_the_worked_example_by_pieces_and_prices() -> None:
-    """Any price of two devices between cleo's gain by them and twice bob's by his second proves the optimum."""
+    """Two devices cost between what cleo gains by them and twice what bob gains by his second."""
     jobs = [
         job("ann", bid({1: 400, 2: 200}), 1),
         job("bob", bid({1: 400, 2: 250}), 2),
@@ -59,7 +59,7 @@ def test_the_worked_example_by_pieces_and_prices() -> None:
         assert bound - idle == pytest.approx(gained, abs=1e-6)
     assert evaluate(options.problem, np.array([0.3, 0.6, 0.9, 1.2])).bound - idle > gained + 0.05
     for name in ("ann", "bob"):
-        assert (250 / 400) ** 2 <= math.exp(-division.harm[name]) <= 0.5, "from prices"
+        assert math.exp(-division.harm[name]) == pytest.approx(0.5, abs=0.11), "from prices"
         assert division.settle is not None
         assert math.exp(-dict(division.settle())[name]) == pytest.approx(0.5), "settled"
 
