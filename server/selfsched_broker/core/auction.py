@@ -248,17 +248,17 @@ def _division(standings: Sequence[Standing], ground: Ground, sitting: _Sitting, 
     """By choices for every node where these are few, else by pieces."""
     market, entitles = sitting.market, sitting.rule.entitles
     limits = _limits(standings, sitting)
-    if _is_lab(standings, ground):
+    too_wide = max(ground.seats.values(), default=0) > WIDEST_NODE
+    if too_wide or _is_lab(standings, ground):
         question = Question(ground.seats, write_choices(standings, ground, market, entitles=entitles), limits)
-        if fits_counts(question) or sum(map(len, question.choices.values())) <= _FEW_CHOICES:
+        few = sum(map(len, question.choices.values())) <= _FEW_CHOICES
+        if too_wide or few or fits_counts(question):
             return divide(question)
     return divide_options(write_options(standings, ground, market, limits, entitles=entitles), pays=pays)
 
 
 def _is_lab(standings: Sequence[Standing], ground: Ground) -> bool:
     """Whether choices can be written for every node, and counts of free devices be gone through."""
-    if max(ground.seats.values(), default=0) > WIDEST_NODE:
-        return True
     states = math.prod(seats + 1 for seats in ground.seats.values())
     rows = sum(len(standing.rows) for standing in standings)
     few = states <= _MOST_STATES and rows <= _MOST_ROWS

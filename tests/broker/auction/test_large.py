@@ -197,6 +197,11 @@ def test_what_is_no_number_or_too_much_is_refused(by_pieces: None, monkeypatch: 
         hold_auction(market(equal_jobs(20), 4))
 
 
+def test_a_node_too_wide_for_prices_is_divided_by_node(by_pieces: None) -> None:
+    jobs = [job(f"j{i}", bid({100: 1000.0 + i, 150: 950}), i) for i in range(3)]
+    assert counts(hold_auction(market(jobs, {"x": 200, "y": 4}))) == {"j0": 100, "j1": 100, "j2": 0}
+
+
 def test_a_node_with_a_sick_device_is_taken_last(way: str) -> None:
     question = market([job("a", bid({2: 100}), 1)], {"x": 2, "y": 4})
     doubtful = tuple(replace(seat, doubtful=seat.node == "x") for seat in question.seats)
