@@ -25,7 +25,9 @@ so that, counted by the device,
 rho here is T_shared / T_fair, T_fair = the whole run on the larger of its share and m, times jobs
 per device (1 / share, at least 1) over its life as it was and, until its end, as it is: finish-time
 fairness with the crowd of today going on. Remaining times are what the job bids, corrected by the
-progress seen (`metering`). U counts with term / (term + 1.2 restart) where the job has to move.
+progress seen (`metering`). Where the job has to move, U counts with h / (h + 1.2 restart), h being how
+long that will be of use: a term for a job that waits, for who would oust it for as little again; for
+one that changes its devices until its end, but no longer than a term and fifty restarts.
 
 Everybody is considered and nobody pays: it is no auction, and a job that claims less than it
 needs runs earlier until the broker has seen its pace.
@@ -52,6 +54,8 @@ LATEST = 100.0
 CRITICAL = 30.0
 DOUBT = 1.28
 """Standard deviations by which a remaining time may well be longer (90 %)."""
+LASTING = 50.0
+"""Restarts for which a placement is expected to last: five times what repays one."""
 SHORTEST = 1e3
 """At most so many times the median job's urgency has a short one."""
 _LEAST_SECONDS = 1e-3
@@ -120,8 +124,11 @@ def _worth(standing: Standing, urgency: float, critical: float, market: Market) 
         gain = undone / max(placement.remaining_seconds, _LEAST_SECONDS) / reference
         useful = gain if gain < 1 else 1 + math.log(gain)
         if moves:
-            lost = options.move_gain * restart_cost(standing.rows, placement)
-            useful *= options.term_seconds / (options.term_seconds + lost)
+            restart = restart_cost(standing.rows, placement)
+            horizon = options.term_seconds
+            if standing.held:
+                horizon = min(placement.remaining_seconds, horizon + LASTING * restart)
+            useful *= horizon / (horizon + options.move_gain * restart)
         return standing.weight * smallest * (urgency * useful + critical * min(gain, 1.0))
 
     return worth
