@@ -41,9 +41,9 @@ def place(p10_seconds: float, p50_seconds: float, p90_seconds: float, actual_sec
     """Where what came lies in the interval, in standard deviations; None where that says nothing."""
     if min(p50_seconds, actual_seconds) <= 0 or not math.isfinite(actual_seconds):
         return None
-    off = math.log(actual_seconds / p50_seconds)
+    off = math.log(actual_seconds) - math.log(p50_seconds)
     far, near = (p90_seconds, p50_seconds) if off > 0 else (p50_seconds, p10_seconds)
-    sigma = math.log(max(far, 1e-9) / max(near, 1e-9)) / Z80
+    sigma = (math.log(max(far, 1e-9)) - math.log(max(near, 1e-9))) / Z80
     return off / max(sigma, LEAST_SIGMA)
 
 
