@@ -79,14 +79,14 @@ def run(size: Size, seed: int, *, quick: bool) -> Result:
 def table(result: Result) -> str:
     """What people read."""
     lines = [
-        "    devices    jobs  options   division   auction   proved gap   memory |"
+        "    devices    jobs  options   division      (cpu)   auction   proved gap   memory |"
         " integer programming     greedy: time, loss"
     ]
     for row in sorted(result.runs, key=lambda r: r.gpus):
         milp = "not tried or > 20 s" if row.milp_seconds is None else f"{row.milp_seconds:.3f} s"
         lines.append(
-            f"  {row.gpus:9,} {row.jobs:7,} {row.options:8,} {row.seconds:8.3f} s {row.ruling_seconds:7.3f} s"
-            f" {row.proved_gap:11.4%} {row.peak_mib:5.0f} MiB | {milp:>19}"
+            f"  {row.gpus:9,} {row.jobs:7,} {row.options:8,} {row.seconds:8.3f} s {row.cpu_seconds:8.3f} s"
+            f" {row.ruling_seconds:7.3f} s {row.proved_gap:11.4%} {row.peak_mib:5.0f} MiB | {milp:>19}"
             f" {row.greedy_seconds:10.3f} s {row.greedy_loss:8.2%}"
         )
     if result.small is not None:

@@ -66,7 +66,7 @@ def solve_options(options: Options, effort: Effort) -> tuple[Problem, Solution]:
         urgent = replace(problem, gain=problem.gain + np.where(options.enough, urgency[problem.job], 0.0))
         solution = solve(urgent, effort, incumbent=options.incumbent.tolist(), start=start)
         given_up = (urgency > 0) & ~options.enough[solution.chosen]
-        if not np.any(given_up) or solution.gap <= 1e-9:
+        if not np.any(given_up) or solution.gap <= effort.tolerance(problem.jobs):
             break
         urgency[given_up] = 0.0
         start = solution.prices.values

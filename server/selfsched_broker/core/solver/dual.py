@@ -107,6 +107,7 @@ def harm(problem: Problem, prices: Prices, chosen: Ints) -> Floats:
     """
     resources = _resources(problem)
     smooth = _Smooth(problem.gain, resources.row, problem.first, resources)
+    smooth = smooth.only(smooth.close(prices.values, 8 * _NEGLIGIBLE * _PAYMENT_TEMPERATURE))
     values = _descend(smooth, prices.values, _PAYMENT_TEMPERATURE, last=True)
     _, _, curve = smooth.derivatives(values, _PAYMENT_TEMPERATURE)
     held = resources.use[resources.row[chosen]]

@@ -38,12 +38,14 @@ class Effort:
     enough: float = 1e-4
     """With more jobs, a proved gap in gain per job at which the division is good enough."""
 
+    def tolerance(self, jobs: int) -> float:
+        """A proved gap in gain at which no more is done."""
+        return self.enough * jobs if jobs > self.few_jobs else _NEVER_BETTER
+
 
 def finish(problem: Problem, solution: Solution, effort: Effort) -> Solution:
     """The proved optimum, or what was found in the limits with the better bound."""
-    if solution.gap <= _NEVER_BETTER:
-        return solution
-    if problem.jobs > effort.few_jobs and solution.gap <= effort.enough * problem.jobs:
+    if solution.gap <= effort.tolerance(problem.jobs):
         return solution
     regret = solution.prices.regret
     kept = regret < solution.gap + 1e-9
