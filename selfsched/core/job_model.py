@@ -25,7 +25,7 @@ from selfsched.core.bidding import (
     saving_words,
     standing_bid,
 )
-from selfsched.core.calibration import Calibration, place, surprise
+from selfsched.core.calibration import Calibration
 from selfsched.core.events import (
     Checked,
     CheckpointSaved,
@@ -47,6 +47,7 @@ from selfsched.core.forecast import (
     mixed,
     remaining_time,
 )
+from selfsched.core.forecast_record import ForecastRecord
 from selfsched.core.memory import MemoryModel
 from selfsched.core.performance import StepTime, documented_prior
 from selfsched.core.progress import Ledger, Progress, RemainingWork
@@ -55,8 +56,6 @@ from selfsched.core.series import PRIOR_STEP_SIGMA, Series
 from selfsched.core.step_knowledge import VISIT_STEPS, StepKnowledge, cycle_seconds
 from selfsched.protocol import Forecast, HardwarePrior, StandingBid, StepStatistics
 
-FORECAST_EVERY_SECONDS = 1.0
-"""Forecasts closer together than this are one entry of the log."""
 STATE_VERSION = 3
 VALIDATION_PASS_SHARE = 0.4
 """A batch of a validation takes this part of a training pass: no backward pass, no optimiser."""
@@ -94,9 +93,7 @@ class JobModel:
         self._dividing: tuple[int, ...] = tuple(range(min_devices, max_devices + 1))
         """Device counts that keep the global batch."""
         self._range = (min_devices, max_devices)
-        self.log = ForecastLog()
-        self.calibration = calibration or Calibration()
-        """What the ends of past fits teach of the width of intervals."""
+        self._record = ForecastRecord(calibration=calibration or Calibration())
         self._steps = StepKnowledge(self.prior)
         self._ledger = Ledger()
         self._restart = RestartCost()
@@ -159,7 +156,7 @@ class JobModel:
             self._checkpoint_saved(event, now)
         elif isinstance(event, FitFinished):
             self._ledger.fit_finished(event)
-            self._score(now)
+            self._record.fit_finished(fit=event.fit, segment=self._segments, now=now)
 
     # --- what is known ---------------------------------------------------------------
 
@@ -181,6 +178,20 @@ class JobModel:
     def allowed_devices(self) -> tuple[int, ...]:
         """Device counts to bid for: they keep the global batch, and the job fits into their memory."""
         return tuple(n for n in self._dividing if self._memory.fits(n)) or self._dividing[-1:]
+
+    @property
+    def log(self) -> ForecastLog:
+        """Forecasts that were made, to be held against what came."""
+        return self._record.log
+
+    @property
+    def calibration(self) -> Calibration:
+        """What the ends of past fits teach of the width of intervals."""
+        return self._record.calibration
+
+    @calibration.setter
+    def calibration(self, calibration: Calibration) -> None:
+        self._record.calibration = calibration
 
     def ran_out_of_memory(self, devices: int) -> None:
         """The job needed more memory than there is on so many devices."""
@@ -477,32 +488,11 @@ class JobModel:
 
     def _width(self, left: Remaining | None, now: float) -> float:
         """What scores of earlier forecasts, of past fits and of this one, make of the interval."""
-        width = self.calibration.width
-        if left is not None:
-            mine = [e for e in self.log.entries if (e.fit, e.segment) == (self.fit, self._segments)]
-            width *= surprise(mine, left, now)
-        return width
-
-    def _score(self, now: float) -> None:
-        """The fit is over: its forecasts teach the width of those to come."""
-        entries = [entry for entry in self.log.entries if entry.fit == self._ledger.fit]
-        if not entries:
-            return
-        whole = max(now - entries[0].made_at, 1e-9)
-        held = [entry for entry in entries if entry.segment == self._segments and now > entry.made_at]
-        places = ((e, place(e.p10_seconds, e.p50_seconds, e.p90_seconds, now - e.made_at)) for e in held)
-        self.calibration.ended(
-            ((entry.made_at - entries[0].made_at) / whole, z * entry.width)
-            for entry, z in places
-            if z is not None
-        )
+        return self._record.width(left, fit=self._ledger.fit, segment=self._segments, now=now)
 
     def _keep(self, forecast: Forecast, left: Remaining, width: float, now: float) -> None:
-        last = self.log.entries[-1] if self.log.entries else None
-        if last is not None and 0 <= now - last.made_at < FORECAST_EVERY_SECONDS:
-            return
         step = self.step_time(self._devices)
-        self.log.add(
+        self._record.keep(
             LoggedForecast(
                 made_at=now, devices=self._devices, segment=self._segments, step=self._ledger.step,
                 fraction_done=self._ledger.fraction_done(now), step_seconds=step[0] if step else 0.0,
@@ -551,8 +541,7 @@ class JobModel:
             "gradient_bytes": self._steps.gradient_bytes,
             "memory": self._memory.to_state(),
             "segments": self._segments,
-            "log": self.log.to_state(),
-            "calibration": self.calibration.to_state(),
+            "record": self._record.to_state(),
         }
 
     @classmethod
@@ -580,8 +569,7 @@ class JobModel:
         self._restart = RestartCost.from_state(state["restart"])
         self._steps.know_gradient_bytes(state["gradient_bytes"])
         self._segments = state["segments"]
-        self.log = ForecastLog.from_state(state["log"])
-        self.calibration = Calibration.from_state(state["calibration"])
+        self._record = ForecastRecord.from_state(state["record"])
         if state["hardware"] == self.hardware:
             self._memory = MemoryModel.from_state(state["memory"])
             self._steps.restore(state["steps"])
