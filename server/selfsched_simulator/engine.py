@@ -138,7 +138,8 @@ class Simulation:
     """Nodes on which a device was left and waits to be proven empty."""
     _devices_left: bool = False
     """The broker says that some were, perhaps without their job's word."""
-    _posts: dict[str, Post] = field(default_factory=dict)
+    posts: dict[str, Post] = field(default_factory=dict)
+    """The way of each job's reports, where messages can be late or lost."""
     _wreckage: Wreckage = field(default_factory=Wreckage)
     _node_words: dict[str, tuple[tuple[DeviceReport, ...], tuple[DeviceReport, ...]]] = field(
         default_factory=dict
@@ -165,7 +166,7 @@ class Simulation:
             self.books.apply((replace(self.books.agenda, next_tick_at=0.0),))
         self.service.listen(self._hear)
         if self._is_faulty:
-            self._posts = posts([job.name for job in self.trace], options.faults, options.seed)
+            self.posts = posts([job.name for job in self.trace], options.faults, options.seed)
 
     @property
     def books(self) -> Books:
@@ -295,8 +296,8 @@ class Simulation:
         self.jobs[job.id] = self._live[job.id] = job
         self._topics[instructions_topic(job.id)] = job.id
         if self._is_faulty:
-            self._posts[job.id] = self._posts.pop(row.name)
-            self._posts[job.id].answered_at = self.now
+            self.posts[job.id] = self.posts.pop(row.name)
+            self.posts[job.id].answered_at = self.now
             self._plan(self.now + self.options.report_seconds, "report", job.id)
         self._report(job)
         self._follow()
@@ -324,7 +325,7 @@ class Simulation:
     def _report(self, job: SimulatedJob) -> None:
         job.advance(self.now)
         message = job.report()
-        post = self._posts.get(job.id)
+        post = self.posts.get(job.id)
         if post is None:
             self._say("report", job.id, message)
             return
@@ -342,7 +343,7 @@ class Simulation:
         except Refusal as refusal:
             self._take_refusal(job, refusal)
             return
-        post = self._posts[job.id]
+        post = self.posts[job.id]
         post.hears, post.answered_at = True, max(post.answered_at, sent_at)
         self._touched.add(job.id)
         options = self.rules.lease
@@ -360,7 +361,7 @@ class Simulation:
 
     def _look_at_deadline(self, job: SimulatedJob, answered_at: float) -> None:
         """Without an answer since, a job stops while its lease still lives."""
-        if self._posts[job.id].answered_at == answered_at and job.devices:
+        if self.posts[job.id].answered_at == answered_at and job.devices:
             self._stop(job)
 
     def _stop(self, job: SimulatedJob) -> None:
@@ -387,7 +388,7 @@ class Simulation:
         self._touched.intersection_update(self._live)
 
     def _hears(self, job_id: str) -> bool:
-        post = self._posts.get(job_id)
+        post = self.posts.get(job_id)
         return post is None or post.hears or job_id not in self._live
 
     def _obey(self, job: SimulatedJob) -> None:
