@@ -66,6 +66,11 @@ class PartHistory:
         names = {name for _, _, means in inside for name in means}
         return {name: _mean(inside, name) for name in names}
 
+    def scaled(self, factor: float) -> PartHistory:
+        """As it would have been if all had taken `factor` times as long."""
+        chunks = [(at, n, {k: factor * mean for k, mean in means.items()}) for at, n, means in self.chunks]
+        return PartHistory(chunks=chunks, chunk_steps=self.chunk_steps)
+
     def to_state(self) -> dict[str, Any]:
         chunks = [[at, count, means] for at, count, means in self.chunks]
         return {"chunk_steps": self.chunk_steps, "chunks": chunks}

@@ -32,7 +32,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from selfsched.core.drift import Drift, PartHistory, drift_of
-from selfsched.core.measurement import LONGEST_SECONDS, SHORTEST_SECONDS, Running, Sketch, running_of
+from selfsched.core.measurement import (
+    BIN_RATIO,
+    LONGEST_SECONDS,
+    SHORTEST_SECONDS,
+    Running,
+    Sketch,
+    running_of,
+)
 from selfsched.core.wander import Wander
 
 MAX_BLOCKS = 64
@@ -45,6 +52,10 @@ INTERRUPTION_SECONDS = 5.0
 HABIT = 3
 NEW_REGIME = 5
 """So many interruptions in a row are no interruptions: the job has become that slow."""
+NEW_BATCH = 3
+"""So many steps in a row with another number of samples are a new batch."""
+MOST_TIMES = 64.0
+"""A batch is not taken to be so many times another one's work."""
 EARLY_WANDER = 0.15
 """Wandering (log) of the mean before there are blocks."""
 NOW_SHARE = 0.1
@@ -102,6 +113,14 @@ class Series:
     _last_cycle: float | None = None
     changes: Running = field(default_factory=Running)
     """Squared differences of consecutive cycles: noise of single steps, whatever the level does."""
+    _samples: int = 0
+    """Of a step; 0: not told yet."""
+    _ragged: int = field(default=0, compare=False)
+    """Samples of a batch that stood alone."""
+    _rescaled_after: int = 0
+    """Counted steps that had another batch than the present one."""
+    _other_samples: tuple[int, int] = field(default=(0, 0), compare=False)
+    """(samples, steps in a row) of a batch that differs."""
     _level: Level | None = field(default=None, compare=False)
     """Cached until the next step."""
     _wander: tuple[int, Wander] | None = field(default=None, compare=False)
@@ -123,6 +142,7 @@ class Series:
             False when the cycle was put aside as an interruption.
         """
         self._level = None
+        cycle_seconds = min(max(cycle_seconds, SHORTEST_SECONDS), LONGEST_SECONDS)
         if self.sketch.count < RAW_STEPS:
             self._raw.append(cycle_seconds)
             self.steady += 1
@@ -136,6 +156,30 @@ class Series:
         self._count(cycle_seconds)
         self.steady += 1
         return True
+
+    def sized(self, samples: int) -> float:
+        """The next step has so many samples; 0: not told.
+
+        Where the batch changes for good (an accumulation scheduler), what was measured is taken
+        as what the new batch would have needed at the same time a sample: a first guess, which
+        its own steps then correct. A ragged batch at an epoch's end stands alone and changes nothing.
+
+        Returns:
+            What the cycle of that step is to be multiplied by before it is counted.
+        """
+        if samples <= 0 or samples == self._samples or not self._samples:
+            if 0 < self._other_samples[1] < NEW_BATCH:
+                self._ragged = self._other_samples[0]
+            self._other_samples, self._samples = (0, 0), max(samples, 0) or self._samples
+            return 1.0
+        count = self._other_samples[1] + 1 if self._other_samples[0] == samples else 1
+        self._other_samples = (samples, count)
+        if count >= NEW_BATCH:
+            self._rescale(min(max(samples / self._samples, 1.0 / MOST_TIMES), MOST_TIMES))
+            self._samples, self._other_samples = samples, (0, 0)
+            return 1.0
+        alone = samples == self._ragged
+        return 1.0 if alone else min(max(self._samples / samples, 1.0 / MOST_TIMES), MOST_TIMES)
 
     def part(self, name: str, seconds: Sequence[float | None]) -> list[float]:
         """Count a part (`data`, `forward`, ...) of several steps; None was not measured.
@@ -173,7 +217,9 @@ class Series:
         count = self.sketch.count
         fresh = self._wander is not None and count < self._wander[0] + max(1, count // REFIT_SHARE)
         if self._wander is None or not fresh:
-            self._wander = count, Wander(self._whole_blocks(), self._step_sigma())
+            self._wander = count, Wander(
+                self._whole_blocks(), self._step_sigma(), rescaled_after=self._rescaled_after
+            )
         return self._wander[1]
 
     def parts_of(self, means: Mapping[str, float], count: int) -> None:
@@ -253,6 +299,7 @@ class Series:
         self.blocks.clear()
         self.cycles, self.sketch, self._open = Running(), Sketch(), (0, 0.0)
         self.changes, self._last_cycle, self._wander = Running(), None, None
+        self._rescaled_after = 0
         self.block_steps = FIRST_BLOCK_STEPS
         self._in_a_row.clear()
         self.steady += len(slow)
@@ -297,6 +344,20 @@ class Series:
             return [*self.blocks, (steps, total / steps)]
         return self.blocks
 
+    def _rescale(self, factor: float) -> None:
+        self.blocks = [(steps, min(factor * mean, LONGEST_SECONDS)) for steps, mean in self.blocks]
+        self._open = (self._open[0], factor * self._open[1])
+        self._raw = [factor * seconds for seconds in self._raw]
+        self._warm_cycles = [factor * seconds for seconds in self._warm_cycles]
+        for running in (self.cycles, *self.parts.values()):
+            running.mean, running.m2 = factor * running.mean, factor**2 * running.m2
+        self.changes = Running(self.changes.count, factor**2 * self.changes.mean, factor**4 * self.changes.m2)
+        shift = round(math.log(factor) / math.log(BIN_RATIO))
+        self.sketch = Sketch.from_state([[index + shift, n] for index, n in self.sketch.to_state()])
+        self.history = self.history.scaled(factor)
+        self._rescaled_after = self.sketch.count
+        self._last_cycle = self._level = self._wander = None
+
     def _habit_seconds(self) -> float:
         if self.interruptions < HABIT:
             return 0.0
@@ -322,6 +383,7 @@ class Series:
             "history": self.history.to_state(),
             "changes": asdict(self.changes),
             "last_cycle": self._last_cycle,
+            "samples": [self._samples, self._rescaled_after],
             "in_a_row": list(self._in_a_row),
             "parts": {name: asdict(part) for name, part in self.parts.items()},
             "logs": [asdict(x) for x in (self.log_step, self.log_compute, self.log_communication)],
@@ -350,6 +412,8 @@ class Series:
             history=PartHistory.from_state(state["history"]),
             changes=Running(**state["changes"]),
             _last_cycle=state["last_cycle"],
+            _samples=state["samples"][0],
+            _rescaled_after=state["samples"][1],
             _in_a_row=list(state["in_a_row"]),
         )
 

@@ -43,6 +43,8 @@ SLOPE_SIGMA = 0.15
 SLOPE_WEIGHT = 0.12
 LEVEL_SIGMA = 1.0
 SHIFT_SIGMA = 1.0
+RESCALE_SIGMA = 0.15
+"""What a step of another batch may be off, when it is rescaled by samples."""
 SLOPE_LASTS = 2.0
 """A slope fades after so many times what was watched."""
 FARTHEST = 1e3
@@ -84,9 +86,12 @@ class Wander:
     Args:
         blocks: (steps, mean cycle in seconds), oldest first, at least one.
         step_sigma: independent noise of one cycle, relative to the mean.
+        rescaled_after: so many of the steps were made with another batch, and are a guess.
     """
 
-    def __init__(self, blocks: Sequence[tuple[int, float]], step_sigma: float) -> None:
+    def __init__(
+        self, blocks: Sequence[tuple[int, float]], step_sigma: float, *, rescaled_after: int = 0
+    ) -> None:
         steps, means = _merged(blocks)
         self.steps = float(steps.sum())
         self.mean_seconds = float((steps * means).sum() / self.steps)
@@ -97,7 +102,10 @@ class Wander:
         self.shifts = tuple(self._shift(ends, steps, y, found, i) for i in range(len(found)))
         used = found if len(found) < HABIT_SHIFTS else []
         self._u = (ends - steps / 2.0) / self.steps
-        self._fit(y, noise, [float(ends[k - 1]) / self.steps for k in used])
+        cuts = [(float(ends[k - 1]) / self.steps, SHIFT_SIGMA) for k in used]
+        if rescaled_after:
+            cuts.append((rescaled_after / self.steps, RESCALE_SIGMA))
+        self._fit(y, noise, cuts)
 
     def ahead(self, steps: float) -> Ahead:
         """The mean cycle of the next `steps` steps, noise of single steps left out."""
@@ -122,7 +130,7 @@ class Wander:
 
     # --- inside ------------------------------------------------------------------------
 
-    def _fit(self, y: Array, noise: Array, cuts: Sequence[float]) -> None:
+    def _fit(self, y: Array, noise: Array, cuts: Sequence[tuple[float, float]]) -> None:
         tau, size2, slope2, prior = _MEMBERS
         self._tau, self._size2, self._slope2 = tau, size2, slope2
         u = self._u
@@ -130,9 +138,9 @@ class Wander:
         kernel = size2[:, None, None] * np.exp(-gap[None] / tau[:, None, None])
         kernel += slope2[:, None, None] * ((u - 0.5)[:, None] * (u - 0.5)[None, :])[None]
         shared = np.full_like(gap, LEVEL_SIGMA**2) + np.diag(noise)
-        for cut in cuts:
+        for cut, sigma in cuts:
             before = (u < cut).astype(float)
-            shared += SHIFT_SIGMA**2 * before[:, None] * before[None, :]
+            shared += sigma**2 * before[:, None] * before[None, :]
         kernel += shared[None]
         self._inverse = np.linalg.inv(kernel)
         self._alpha = self._inverse @ (y - 1.0)

@@ -149,3 +149,51 @@ def test_whatever_comes_a_series_stays_finite_and_survives_json(cycles: list[flo
     assert 0 <= level.sigma_log <= 3
     assert 0 <= level.step_sigma <= 30
     assert series.steady + series.interruptions >= len(cycles)
+
+
+def test_a_batch_that_grows_for_good_takes_what_was_learned_along() -> None:
+    series = Series()
+    for samples, cycle in [(32, 0.1)] * 200 + [(64, 0.2)] * 10:
+        series.update(cycle * series.sized(samples))
+    level = series.level()
+    assert level is not None
+    assert level.seconds == pytest.approx(0.2, rel=0.05)
+    assert level.sigma_log < 0.1
+    assert series.quantile(0.5) == pytest.approx(0.2, rel=0.05)
+    assert Series.from_state(json.loads(json.dumps(series.to_state()))) == series
+
+
+def test_a_ragged_batch_at_the_end_of_an_epoch_changes_nothing() -> None:
+    series = Series()
+    for index in range(400):
+        ragged = index % 20 == 19
+        series.update((0.03 if ragged else 0.1) * series.sized(7 if ragged else 32))
+    level = series.level()
+    assert level is not None
+    assert level.seconds == pytest.approx(0.1 - 0.07 / 20, rel=0.03)
+
+
+@given(st.lists(st.tuples(positive, st.integers(0, 10**9)), max_size=60))
+def test_whatever_the_batches_a_series_stays_finite(steps: list[tuple[float, int]]) -> None:
+    series = Series()
+    for cycle, samples in steps:
+        series.update(cycle * series.sized(samples))
+    level = series.level()
+    assert level is None or (0 < level.seconds < 1e10 and 0 <= level.sigma_log <= 3)
+    factor, wander = series.ahead(1e6)
+    assert 0 < factor < 1e3
+    assert 0 <= wander <= 3
+
+
+def test_a_drift_has_its_reason() -> None:
+    series = Series()
+    for index in range(400):
+        data = 0.01 if index < 300 else 0.06
+        series.update(0.1 + data)
+        series.parts_of({"data": data, "forward": 0.05, "backward": 0.05}, 1)
+    drift = series.drift()
+    assert drift is not None
+    assert drift.part == "data"
+    assert 80 <= drift.steps_ago <= 120
+    assert filled([0.1] * 300).drift() is None
+    assert Series().drift() is None
