@@ -135,7 +135,6 @@ class _Writer:
 
     def _write_job(self, at: int, standing: Standing) -> int:
         """Its options, those first that change nothing; which of them is the way things are."""
-        begin = len(self._pages.job)
         self._dearest = max(row.restart_seconds for row in standing.rows)
         contender = standing.contender
         kept = contender.kept
@@ -146,10 +145,6 @@ class _Writer:
             self._add(at, standing, row, len(kept), ways, moves=len(kept) < standing.held)
         self._stay(at, standing)
         incumbent = len(self._pages.job) - 1
-        if incumbent < begin:
-            # It may be brought below what it retains only because it no longer has all of it.
-            self._add(at, standing, None, len(kept), ((0, 0, -1, -1),), moves=False)
-            incumbent = begin
         self._placements(at, standing)
         return incumbent
 
@@ -172,9 +167,8 @@ class _Writer:
         pages.ways.append(ways)
 
     def _stay(self, job: int, standing: Standing) -> None:
-        if not standing.at_stake or not standing.has_all:
-            return
-        if not self._ground.devices.issuperset(standing.at_stake):
+        there = standing.has_all and self._ground.devices.issuperset(standing.at_stake)
+        if not standing.at_stake or not there:
             return
         devices = (*standing.contender.kept, *standing.at_stake)
         row = row_for(standing, devices, self._ground)

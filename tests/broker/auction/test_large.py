@@ -27,6 +27,7 @@ from selfsched_broker.core.partition import divide_options
 from selfsched_broker.core.policies import policy_named
 from selfsched_broker.core.rulings import find_faults
 from selfsched_broker.core.solver import problem as problems
+from selfsched_broker.core.solver.exact import Effort
 
 THEMIS = policy_named("themis")
 EVERYBODY = FairnessOptions(fairness_knob=0.0)
@@ -139,6 +140,17 @@ def test_on_several_models_nobody_is_promised_the_fastest() -> None:
     assert sum(choice.devices for choice in division.chosen.values()) == 10
     unmet = [s.job for s, kept in zip(options.standings, options.urgency, strict=True) if kept <= 0]
     assert unmet == []
+
+
+def test_shares_that_cannot_all_be_kept_do_not_blur_the_gap() -> None:
+    """Twice as many gangs have been passed over as there are nodes."""
+    gangs = [job(f"g{i:02}", bid({8: 1000.0 + 10 * i}), i, passed_over=1 + i % 3) for i in range(24)]
+    options = options_of(market(gangs, {f"n{i:02}": 8 for i in range(12)}))
+    division = divide_options(options, effort=Effort(most_columns=0))
+    served = {name for name, choice in division.chosen.items() if choice.devices}
+    assert len(served) == 12
+    assert {f"g{i:02}" for i in range(24) if i % 3 == 2} <= served, "the most often passed over first"
+    assert (division.bound - division.gain) / 24 < 0.01
 
 
 @pytest.mark.parametrize("waited", [(0.0, 0.0, 5.0), (9.0, 3.0, 5.0)])

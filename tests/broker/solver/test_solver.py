@@ -8,6 +8,7 @@ from broker.solver.problems import build, check_division, random_problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from selfsched_broker.core.solver import dual
 from selfsched_broker.core.solver.dual import evaluate, harm, price
 from selfsched_broker.core.solver.exact import Effort, solve_milp
 from selfsched_broker.core.solver.packing import Board, fits, place
@@ -171,6 +172,13 @@ def test_without_a_winner_the_others_reach_their_own_optimum(seed: int) -> None:
         assert rest.gain == pytest.approx(float(np.delete(problem.gain[best], job).sum()), abs=1e-6)
 
 
+def test_without_the_only_job_there_is_nothing_to_divide() -> None:
+    problem = build([(0, 2)], [[(0.0, {}, None), (1.0, {(0, 1): 1}, None)]])
+    chosen, rest = solve_without(problem, solve(problem), 0, Effort())
+    assert chosen.tolist() == [-1]
+    assert rest.gain == 0.0
+
+
 def _zero_option(problem: Problem, job: int) -> np.ndarray:
     marked = np.zeros(len(problem.gain), bool)
     marked[problem.first[job]] = True
@@ -182,6 +190,50 @@ def test_prices_of_a_similar_question_are_a_good_start() -> None:
     cold = price(problem)
     warm = price(problem, cold.values * 1.02)
     assert warm.bound == pytest.approx(cold.bound, abs=0.05)
+
+
+def test_prices_that_break_their_constraints_are_no_worse_a_start() -> None:
+    problem = random_problem(np.random.default_rng(6), nodes=10, models=2, jobs=30)
+    cold = price(problem)
+    for values in (np.zeros_like(cold.values), cold.values[::-1].copy()):
+        assert price(problem, values).bound == pytest.approx(cold.bound, abs=0.05)
+
+
+def test_a_curve_that_bends_the_wrong_way_still_gives_a_direction() -> None:
+    """Rounding can do that at the coldest temperature."""
+    assert np.all(np.isfinite(dual._solve(-np.eye(2), np.ones(2))))
+
+
+def test_out_of_time_the_best_found_is_taken_with_its_gap() -> None:
+    problem = random_problem(np.random.default_rng(8), nodes=20, models=2, jobs=90)
+    late, exact = solve(problem, Effort(milp_seconds=0.0)), solve(problem)
+    check_division(problem, late.chosen.tolist())
+    assert late.gain <= exact.gain + 1e-9
+    assert late.bound >= exact.gain - 1e-9
+    assert late.gap > 0
+
+
+def test_what_does_not_fit_cannot_be_placed() -> None:
+    problem = build([(0, 2)], [[(1.0, {(0, 2): 1}, None)], [(1.0, {(0, 2): 1}, None)]])
+    with pytest.raises(ValueError, match="1 pieces of 2 devices do not fit"):
+        place(problem, [0, 1], [(), ()])
+
+
+def test_a_packing_that_best_fit_does_not_find_is_given_up_and_the_gap_told() -> None:
+    """Slots of 6 and 4 take 3, 3 and 2, 2; best fit puts the first 3 into the 4."""
+    sizes = [3, 3, 2, 2]
+    problem = build([(0, 6), (0, 4)], [[(0.0, {}, None), (1.0, {(0, n): 1}, None)] for n in sizes])
+    assert optimum_gain(problem) == pytest.approx(4.0)
+    solution = solve(problem)
+    check_division(problem, solution.chosen.tolist())
+    assert solution.bound >= 4.0 - 1e-6
+
+
+def optimum_gain(problem: Problem) -> float:
+    """As `optimum`, without placing it."""
+    chosen, _ = solve_milp(problem, np.ones(len(problem.gain), bool), EVERYTHING)
+    assert chosen is not None
+    return float(problem.gain[chosen].sum())
 
 
 def test_questions_without_an_answer_are_refused() -> None:

@@ -72,14 +72,14 @@ def price(problem: Problem, start: Floats | None = None, coldest: float = COLDES
     resources = _resources(problem)
     spread = _spread(problem)
     smooth = _Smooth(problem.gain, resources.row, problem.first, resources)
+    values = _first_guess(problem, resources, spread)
     if start is None:
-        values = _first_guess(problem, resources, spread)
         hottest = _HOTTEST * max(1.0, spread)
         if problem.jobs > 2 * _SAMPLE:
             values = _cool(smooth.sample(_SAMPLE), values, hottest, max(_SAMPLED_DOWN_TO, coldest))
             hottest = _SAMPLED_DOWN_TO
     else:
-        values, hottest = _inside(start, resources.slack), max(_SAMPLED_DOWN_TO, coldest)
+        values, hottest = _inside(start, values, resources.slack), max(_SAMPLED_DOWN_TO, coldest)
     values = _cool(smooth, values, hottest, coldest)
     return evaluate(problem, np.maximum(values, 0.0), resources)
 
@@ -89,7 +89,7 @@ def evaluate(problem: Problem, values: Floats, resources: _Resources | None = No
     resources = resources or _resources(problem)
     cost = (resources.use @ values)[resources.row]
     net = problem.gain - cost
-    surplus = np.maximum.reduceat(net, problem.first[:-1]) if problem.jobs else np.zeros(0)
+    surplus = np.maximum.reduceat(net, problem.first[:-1])
     regret = np.repeat(surplus, np.diff(problem.first)) - net
     bound = float(resources.supply @ values + surplus.sum())
     return Prices(values, cost, surplus, regret, bound)
@@ -118,8 +118,6 @@ def harm(problem: Problem, prices: Prices, chosen: Ints) -> Floats:
 
 def _spread(problem: Problem) -> float:
     """A typical largest gain of a job over its least, in units of 1: sets the first temperature."""
-    if not problem.jobs:
-        return 1.0
     highest = np.maximum.reduceat(problem.gain, problem.first[:-1])
     lowest = np.minimum.reduceat(problem.gain, problem.first[:-1])
     return float(max(np.quantile(highest - lowest, 0.9), 1e-3))
@@ -170,15 +168,15 @@ def _first_guess(problem: Problem, resources: _Resources, spread: float) -> Floa
     return np.concatenate([slots, np.full(len(problem.limits), 0.1 * base)])
 
 
-def _inside(values: Floats, slack: Floats) -> Floats:
-    """The prices moved just inside their constraints."""
-    size = np.maximum(slack.astype(bool).sum(axis=1) - 1, 1)
-    short = slack @ values
-    if short.min() > 1e-6:
+def _inside(values: Floats, guess: Floats, slack: Floats) -> Floats:
+    """Prices as near to the given ones as it takes to keep the constraints, towards a guess that does."""
+    have, there = slack @ values, slack @ guess
+    least = 1e-3 * there
+    short = have < least
+    if not np.any(short):
         return values
-    inner = np.linalg.lstsq(slack, 1e-3 * size, rcond=None)[0]
-    moved = values + inner
-    return np.asarray(moved if (slack @ moved).min() > 0 else np.abs(moved) + inner)
+    along = float(np.max((least - have)[short] / (there - have)[short]))
+    return np.asarray(values + min(1.0, along) * (guess - values))
 
 
 class _Smooth:

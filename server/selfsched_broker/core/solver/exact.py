@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_matrix
 
-from selfsched_broker.core.solver.packing import bags
+from selfsched_broker.core.solver.packing import bags, board_of
 from selfsched_broker.core.solver.problem import Bools, Ints, Problem, Solution
 
 # HiGHS stops within 1e-6 of its objective and gains differ by tie-breakers far below that.
@@ -54,10 +54,9 @@ def finish(problem: Problem, solution: Solution, effort: Effort) -> Solution:
         return solution
     chosen, bound = solve_milp(problem, kept, effort)
     bound = min(solution.bound, max(bound, solution.gain))
-    if chosen is None:
-        return replace(solution, bound=bound)
-    gain = float(problem.gain[chosen].sum())
-    if gain <= solution.gain:
+    gain = -np.inf if chosen is None else float(problem.gain[chosen].sum())
+    # A packing that best fit does not find could not be placed either: one in some thousand.
+    if chosen is None or gain <= solution.gain or not board_of(problem, chosen).fits():
         return replace(solution, bound=bound)
     return replace(solution, chosen=chosen, gain=gain, bound=max(bound, gain))
 
@@ -83,11 +82,8 @@ def solve_milp(problem: Problem, kept: Bools, effort: Effort) -> tuple[Ints | No
             "node_limit": effort.milp_nodes,
         },
     )
-    total = float(best.sum())
-    if answer.status == 2:
-        return None, -np.inf
-    least = float(answer.mip_dual_bound) / _SCALE if answer.mip_dual_bound is not None else 0.0
-    bound = total - least if np.isfinite(least) else total
+    least = 0.0 if answer.mip_dual_bound is None else float(answer.mip_dual_bound) / _SCALE
+    bound = float(best.sum()) - (least if np.isfinite(least) else 0.0)
     if answer.x is None:
         return None, bound
     chosen = np.full(problem.jobs, -1)

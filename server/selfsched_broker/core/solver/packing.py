@@ -157,13 +157,17 @@ class Board:
         size = blocks(self.problem.width)
         return np.asarray((np.array(self.slots) - np.array(self.pieces)) @ size).ravel()
 
-    def left(self, node: int) -> int:
-        """Devices of a node that no anchored option has taken."""
-        return int(self._left[node])
-
     def gain(self) -> float:
         """The sum over what is taken."""
         return float(self.problem.gain[np.array(self.chosen)].sum()) if self.chosen else 0.0
+
+
+def board_of(problem: Problem, options: Iterable[int]) -> Board:
+    """A board with an option for each job, whether or not they fit."""
+    board = Board(problem)
+    for job, option in enumerate(options):
+        board.take(job, int(option))
+    return board
 
 
 def bags(problem: Problem) -> list[tuple[tuple[int, int, int], ...]]:
@@ -198,6 +202,9 @@ def place(
         chosen: an option for each job; together they fit.
         homes: by job, nodes that it likes better where the fit is the same.
         avoided: nodes that are left for others with as much room, where there are any.
+
+    Raises:
+        ValueError: it does not fit.
     """
     left = problem.node_free.tolist()
     anchored: list[dict[int, int]] = [{} for _ in chosen]
@@ -264,12 +271,14 @@ def _place_size(
         nodes = room[free]
         for node in [*(n for n in at_home if n in nodes), *(n for n in nodes if n not in at_home)]:
             if not waiting:
-                return
+                break
             guests = _guests(free // size, waiting, at_home.get(node, ()))
             for job in guests:
                 draws[job][node] = draws[job].get(node, 0) + size
             del nodes[node]
             room.setdefault(free - size * len(guests), {})[node] = None
+    if waiting:
+        raise ValueError(f"{sum(waiting.values())} pieces of {size} devices do not fit")
 
 
 def _guests(places: int, waiting: dict[int, int], at_home: Iterable[int]) -> list[int]:

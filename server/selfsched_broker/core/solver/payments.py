@@ -13,9 +13,10 @@ import numpy as np
 
 from selfsched_broker.core.solver.dual import price
 from selfsched_broker.core.solver.exact import Effort, finish
-from selfsched_broker.core.solver.packing import Board
+from selfsched_broker.core.solver.packing import board_of
 from selfsched_broker.core.solver.problem import Ints, Problem, Solution
 from selfsched_broker.core.solver.search import fill, improve
+from selfsched_broker.core.solver.solve import solve
 
 
 def solve_without(problem: Problem, solution: Solution, job: int, effort: Effort) -> tuple[Ints, Solution]:
@@ -25,19 +26,19 @@ def solve_without(problem: Problem, solution: Solution, job: int, effort: Effort
         (option of `problem` by job, the one left out has -1; the solution of the rest, in options of
         the smaller question).
     """
+    if problem.jobs == 1:
+        return np.array([-1]), solve(_without(problem, job)[0], effort)
     rest, kept = _without(problem, job)
     start = np.delete(solution.chosen, job)
     start = np.searchsorted(kept, start)
     prices = price(rest, solution.prices.values)
-    board = Board(rest)
-    for other, option in enumerate(start.tolist()):
-        board.take(other, option)
+    board = board_of(rest, start.tolist())
     improve(board, prices)
     fill(board)
-    chosen = np.array(board.chosen, np.int64)
-    gain = float(rest.gain[chosen].sum()) if len(chosen) else 0.0
+    chosen = np.array(board.chosen)
+    gain = float(rest.gain[chosen].sum())
     found = finish(rest, Solution(chosen, gain, prices.bound, prices), effort)
-    return np.insert(kept[found.chosen] if len(chosen) else chosen, job, -1), found
+    return np.insert(kept[found.chosen], job, -1), found
 
 
 def _without(problem: Problem, job: int) -> tuple[Problem, Ints]:

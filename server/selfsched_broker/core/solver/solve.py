@@ -8,7 +8,7 @@ import numpy as np
 
 from selfsched_broker.core.solver.dual import price
 from selfsched_broker.core.solver.exact import Effort, finish
-from selfsched_broker.core.solver.packing import Board
+from selfsched_broker.core.solver.packing import Board, board_of
 from selfsched_broker.core.solver.problem import Floats, Prices, Problem, Solution
 from selfsched_broker.core.solver.rounding import round_up
 from selfsched_broker.core.solver.search import fill, improve
@@ -42,7 +42,7 @@ def solve(
     board = round_up(problem, prices)
     _better(board, prices)
     if incumbent is not None:
-        rival = _board_of(problem, incumbent)
+        rival = board_of(problem, incumbent)
         doubt = max(prices.bound - board.gain(), 1e-9)
         if rival.gain() >= board.gain() - doubt and rival.fits():
             _better(rival, prices)
@@ -55,10 +55,3 @@ def solve(
 def _better(board: Board, prices: Prices) -> None:
     improve(board, prices)
     fill(board)
-
-
-def _board_of(problem: Problem, options: Sequence[int]) -> Board:
-    board = Board(problem)
-    for job, option in enumerate(options):
-        board.take(job, int(option))
-    return board
