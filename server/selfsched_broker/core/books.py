@@ -91,6 +91,8 @@ class Books:
     _holdings_of_lease: MutableMapping[str, Ids] = field(default_factory=dict, repr=False)
     _jobs_of_account: MutableMapping[str, Ids] = field(default_factory=dict, repr=False)
     """Live ones; an account without is absent."""
+    _active_of_job: MutableMapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    """Holdings to which a job still has a right, by device; a job without is absent."""
     _open_leases: MutableMapping[str, bool] = field(default_factory=dict, repr=False)
     _idle: MutableMapping[str, bool] = field(default_factory=dict, repr=False)
     """Devices that nobody has or claims and whose node says they are empty (see `idle_devices`)."""
@@ -144,6 +146,7 @@ class Books:
                 if record.key not in known:
                     self._holdings_of_lease[record.lease] = known | {record.key}
                 _point(self._holding_of_device, record.device, record.key, record.live)
+                self._note_active(record)
                 self._note_idle(record.device)
             case Claim():
                 _point(self._claim_of_device, record.device, record.key, record.state == "open")
@@ -164,6 +167,18 @@ class Books:
         healthy = bool(known and not known.drained and pulse and pulse.state in ("empty", "occupied"))
         self.healthy_devices += healthy - self._healthy.get(device, False)
         self._healthy[device] = healthy
+
+    def _note_active(self, holding: Holding) -> None:
+        job, key = self.leases[holding.lease].job, holding.key
+        known = self._active_of_job.get(job, ())
+        if holding.active and key not in known:
+            keys = sorted((*known, key), key=lambda k: self.holdings[k].device)
+            self._active_of_job[job] = tuple(keys)
+        elif not holding.active and key in known:
+            if len(known) > 1:
+                self._active_of_job[job] = tuple(k for k in known if k != key)
+            else:
+                del self._active_of_job[job]
 
     def _note_idle(self, device: str) -> None:
         known, pulse = self.devices.get(device), self.pulses.get(device)
@@ -243,7 +258,9 @@ class Books:
 
     def holdings_of(self, lease: str) -> list[Holding]:
         """Live holdings of a lease, by device."""
-        return [holding for holding in self.all_holdings_of(lease) if holding.live]
+        keys = self._holdings_of_lease.get(lease, _NONE)
+        live = [holding for key in keys if (holding := self.holdings[key]).live]
+        return live if len(live) < 2 else sorted(live, key=lambda holding: holding.device)
 
     def all_holdings_of(self, lease: str) -> list[Holding]:
         """Every holding a lease ever had, by device."""
@@ -252,10 +269,7 @@ class Books:
 
     def active_of(self, job: str) -> list[Holding]:
         """Holdings to which a job still has a right (held or yielding), by device."""
-        if job not in self._leases_of_job:
-            return []
-        found = [h for lease in self.leases_of(job) for h in self.holdings_of(lease.id) if h.active]
-        return found if len(found) < 2 else sorted(found, key=lambda holding: holding.device)
+        return [self.holdings[key] for key in self._active_of_job.get(job, ())]
 
     def claims_of(self, job: str) -> list[Claim]:
         """Open claims of a job, by device."""
@@ -312,6 +326,10 @@ class Books:
         weights = sum(self.accounts[name].weight for name in self._counting)
         if abs(weights - self.active_weight) > 1e-9 * max(1.0, weights):
             raise BooksBroken(f"the weights sum up to {weights}, not to {self.active_weight}")
+        for job in self.jobs:
+            held = {h.key for lease in self.leases_of(job) for h in self.holdings_of(lease.id) if h.active}
+            if held != {holding.key for holding in self.active_of(job)}:
+                raise BooksBroken(f"what {job} holds is not what its leases say")
         for device in self._idle:
             if self.holding_of(device) is not None or self.claim_on(device) is not None:
                 raise BooksBroken(f"{device} is not idle")
@@ -374,4 +392,5 @@ TABLES: dict[type[Record], str] = {
 _INDEXES = (
     "_healthy", "_holding_of_device", "_claim_of_device", "_leases_of_job", "_holdings_of_lease",
     "_jobs_of_account", "_open_leases", "_idle", "_counting",
+    "_active_of_job",
 )
