@@ -16,14 +16,15 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from selfsched_broker.core.lessons import Lesson, learn
 from selfsched_broker.core.past_records import JobEvidence
 
-LONGEST_FIT_SECONDS = 300
+LONGEST_FIT_SECONDS = 600
 _LOOK_SECONDS = 0.1
 _GENTLE = 10
 """How much a fit gives way to everything else (`nice`)."""
@@ -67,26 +68,38 @@ def fit_apart(evidence: Sequence[JobEvidence], stop: threading.Event) -> tuple[L
 
 
 def _run(question: bytes, stop: threading.Event) -> bytes:
+    # Files, not pipes: a pipe holds 64 KiB, and would have to be fed while the process is waited for.
+    with TemporaryFile() as given, TemporaryFile() as answer, TemporaryFile() as said:
+        try:
+            given.write(question)
+            given.seek(0)
+            process = _start(given, answer, said)
+        except OSError as error:
+            raise FitFailed(f"no process for the fit: {error}") from error
+        code = _wait(process, stop)
+        answer.seek(0)
+        said.seek(0)
+        if code != 0:
+            last = said.read().decode(errors="replace").strip().rpartition("\n")[2][:500]
+            raise FitFailed(f"the fit ended with {code}: {last}")
+        return answer.read()
+
+
+def _start(given: IO[bytes], answer: IO[bytes], said: IO[bytes]) -> subprocess.Popen[bytes]:
     single = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "selfsched_broker.fitting"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**os.environ, **single}, start_new_session=True,
-        )  # fmt: skip
-    except OSError as error:
-        raise FitFailed(f"no process for the fit: {error}") from error
-    given: bytes | None = question
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "selfsched_broker.fitting"],
+        stdin=given, stdout=answer, stderr=said, env={**os.environ, **single}, start_new_session=True,
+    )  # fmt: skip
+
+
+def _wait(process: subprocess.Popen[bytes], stop: threading.Event) -> int:
+    """The exit code; FitStopped when it was told to stop."""
     with process:
         try:
             while not stop.is_set():
                 with suppress(subprocess.TimeoutExpired):
-                    answer, said = process.communicate(given, timeout=_LOOK_SECONDS)
-                    if process.returncode == 0:
-                        return answer
-                    last = said.decode(errors="replace").strip().rpartition("\n")[2][:500]
-                    raise FitFailed(f"the fit ended with {process.returncode}: {last}")
-                given = None
+                    return process.wait(_LOOK_SECONDS)
         finally:
             process.kill()
     raise FitStopped

@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from selfsched.protocol import ProblemCode, StepStatistics
 from selfsched_broker.core import evidence, lessons
@@ -26,6 +27,8 @@ from selfsched_broker.service import Service
 log = logging.getLogger(__name__)
 LEARN_SECONDS = 60.0
 _STORE_SECONDS = 3.0
+_JOBS_AT_ONCE = 100
+"""Stored in one commit: heartbeats wait for it."""
 _FIT_SHARE = 0.05
 """Part of the time that fits may take on one core."""
 _LONGEST_PAUSE_SECONDS = 3600.0
@@ -102,22 +105,28 @@ class Learner:
 
     def store(self) -> None:
         """Store what waits, if the store can be written."""
+        while self._store_some():
+            pass
+
+    def _store_some(self) -> bool:
+        """Whether something was stored."""
         with self._lock:
-            said = dict(self._said)
+            said = dict(islice(self._said.items(), _JOBS_AT_ONCE))
         if not said and not self._forecasts.waiting():
-            return
+            return False
         try:
             self._service.perform(self._decide, said)
         except Refusal as refusal:
             if refusal.code is not ProblemCode.UNAVAILABLE:
                 raise
             log.debug("what jobs said is stored later: %s", refusal.message)
-            return
+            return False
         self._service.look(lambda books, _: self._forecasts.settle(books))
         with self._lock:
             for key, statistics in said.items():
                 if self._said.get(key) is statistics:
                     del self._said[key]
+        return True
 
     def _decide(
         self, books: Books, ctx: Context, said: dict[tuple[str, str], Sequence[StepStatistics]]

@@ -40,6 +40,8 @@ FASTER_LOG = math.log(2.0)
 """More than a device for a device: caches do that, by less than this ..."""
 SLOWER_LOG = math.log(50.0)
 """... and a job that is slowed by more devices is so by less than this."""
+FITTED_PLACEMENTS = 8
+"""Of a job on one kind of hardware that a fit looks at, from the smallest to the largest."""
 ACCOUNT_JOBS = 8
 """An account counts with so many jobs on a kind of hardware, however few the others have."""
 FRESH_FACTOR = 1.5
@@ -172,10 +174,20 @@ def for_a_fit(kept: Iterable[JobEvidence]) -> tuple[JobEvidence, ...]:
         counted = {h for h in _hardware_of(entry) if left.get((h, entry.account), 0) > 0}
         for hardware in counted:
             left[hardware, entry.account] -= 1
-        statistics = tuple(s for s in entry.statistics if s.hardware in counted)
+        statistics = tuple(s for name in sorted(counted) for s in _spaced(entry, name))
         if statistics:
             chosen.append(replace(entry, statistics=statistics))
     return tuple(reversed(chosen))
+
+
+def _spaced(entry: JobEvidence, hardware: str) -> list[StepStatistics]:
+    """A job's placements on one kind of hardware, a few of many."""
+    placed = [s for s in entry.statistics if s.hardware == hardware]
+    if len(placed) <= FITTED_PLACEMENTS:
+        return placed
+    placed.sort(key=lambda s: (s.placement.devices, s.placement.nodes, -s.local_samples))
+    last = FITTED_PLACEMENTS - 1
+    return [placed[round(index * (len(placed) - 1) / last)] for index in range(FITTED_PLACEMENTS)]
 
 
 def _allowance(jobs: Counter[str], account: str) -> int:

@@ -22,8 +22,8 @@ FEW_JOBS = 30
 """With fewer jobs behind a prior than this, one job's own part in it matters."""
 MOST_HARDWARE = 200
 """Kinds of it whose priors are kept; the newest."""
-MOST_LEFT_OUT = 120
-"""Fits without one job, newest jobs first; each takes some hundredths of a second."""
+MOST_LEFT_OUT = 60
+"""Fits without one job, newest jobs first: it is live jobs that ask."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -142,6 +142,14 @@ def test_a_fit_looks_at_the_hardware_that_most_accounts_speak_of(monkeypatch: py
     assert {s.hardware for e in for_a_fit([*mine, *shared]) for s in e.statistics} == {"Tesla-V100"}
 
 
+def test_of_many_placements_a_fit_sees_a_few_from_the_smallest_to_the_largest() -> None:
+    many = evidence_of("ann", "a", *[entry(n, 0.1, local_samples=0) for n in range(1, 50)])
+    (chosen,) = for_a_fit([many])
+    counts = [s.placement.devices for s in chosen.statistics]
+    assert (len(counts), counts[0], counts[-1]) == (evidence.FITTED_PLACEMENTS, 1, 49)
+    assert counts == sorted(set(counts))
+
+
 def test_one_placement_teaches_nothing() -> None:
     alone = evidence_of("ann", "a", *said(2e9, counts=(2,)))
     assert not teaches(alone)

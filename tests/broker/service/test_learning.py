@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -295,6 +295,13 @@ def test_a_fit_that_dies_or_talks_nonsense_has_failed(
     pretend(monkeypatch, program)
     with pytest.raises(FitFailed, match=words):
         fit_apart(EVIDENCE, threading.Event())
+
+
+def test_more_than_a_pipe_holds_gets_through(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    pretend(monkeypatch, f"sleep 0.3; wc -c > {tmp_path}/size; echo '[]'")
+    many = [replace(EVIDENCE[0], name=f"n{number}") for number in range(300)]
+    assert fit_apart(many, threading.Event()) == ()
+    assert int((tmp_path / "size").read_text()) > 2 * 65_536
 
 
 def test_what_the_process_is_given_has_no_names(
