@@ -6,8 +6,9 @@ import math
 
 import pytest
 
+from bench._forecast_real import moved_rows, still_rows
 from bench._forecast_replay import Replay
-from bench._forecast_score import MILESTONES, Noted, RunName, mean_rate_seconds, rows_of
+from bench._forecast_score import MILESTONES, Noted, Row, RunName, mean_rate_seconds, rows_of
 from bench._forecast_truth import FAMILIES, draw, stopping_epoch
 from bench.forecast import replays, summarise
 from selfsched.core.events import StoppingRule
@@ -60,3 +61,45 @@ def test_over_steady_replays_we_are_nearer_than_the_mean_rate() -> None:
     assert line.ours is not None
     assert line.tqdm is not None
     assert line.ours < line.tqdm
+
+
+@pytest.mark.slow
+def test_over_replays_of_all_families_intervals_hold_as_often_as_they_say() -> None:
+    rows = replays(range(500, 503), largest_steps=800)
+    line = summarise("all", rows)
+    assert line.cover is not None
+    assert line.ours is not None
+    assert line.tqdm is not None
+    assert 0.68 <= line.cover <= 0.95
+    assert line.ours < 0.6 * line.tqdm
+    assert line.unknown < 0.1 * line.n
+
+
+@pytest.mark.slow
+def test_scores_of_earlier_runs_of_a_kind_bring_its_intervals_nearer_to_what_they_say() -> None:
+    families, seeds = ("level_change", "suspended"), range(500, 516)
+    alone = summarise("alone", replays(seeds, families, largest_steps=500))
+    carried = summarise("carried", replays(seeds, families, largest_steps=500, carried=True))
+    assert alone.cover is not None
+    assert carried.cover is not None
+    assert alone.cover < carried.cover <= 0.95
+
+
+def check_real(rows: list[Row], *, resized: bool) -> None:
+    assert [row.at for row in rows] == list(MILESTONES)
+    for row in rows:
+        assert row.source == "real"
+        assert row.resized == resized
+        assert row.remaining_s > 0
+        assert row.ours_error is not None
+        assert row.tqdm_error is not None
+
+
+@pytest.mark.slow
+def test_a_real_training_is_forecast_by_its_own_callback() -> None:
+    check_real(still_rows("mlp", 0, 0.1), resized=False)
+
+
+@pytest.mark.slow
+def test_a_real_training_is_moved_and_forecast_over_its_plan() -> None:
+    check_real(moved_rows("cnn-to_a_new_count", 0, 0.2), resized=True)
