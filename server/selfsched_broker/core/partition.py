@@ -20,7 +20,7 @@ from selfsched_broker.core.allocation import Choice, Division
 from selfsched_broker.core.options import Options
 from selfsched_broker.core.solver.dual import harm
 from selfsched_broker.core.solver.exact import Effort
-from selfsched_broker.core.solver.packing import place
+from selfsched_broker.core.solver.laying import place
 from selfsched_broker.core.solver.payments import solve_without
 from selfsched_broker.core.solver.problem import Floats, Ints, Problem, Solution
 from selfsched_broker.core.solver.solve import solve

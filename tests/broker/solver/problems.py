@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from selfsched_broker.core.solver.packing import place
+from selfsched_broker.core.solver.laying import place
 from selfsched_broker.core.solver.problem import Anchor, Problem
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from selfsched_broker.core.solver import dual
 from selfsched_broker.core.solver.dual import evaluate, harm, price
 from selfsched_broker.core.solver.exact import Effort, solve_milp
-from selfsched_broker.core.solver.packing import Board, fits, place
+from selfsched_broker.core.solver.laying import place
+from selfsched_broker.core.solver.packing import Board, fits, pack
 from selfsched_broker.core.solver.payments import solve_without
 from selfsched_broker.core.solver.problem import Anchor, Problem
 from selfsched_broker.core.solver.solve import solve
@@ -215,18 +216,23 @@ def test_out_of_time_the_best_found_is_taken_with_its_gap() -> None:
 
 def test_what_does_not_fit_cannot_be_placed() -> None:
     problem = build([(0, 2)], [[(1.0, {(0, 2): 1}, None)], [(1.0, {(0, 2): 1}, None)]])
-    with pytest.raises(ValueError, match="1 pieces of 2 devices do not fit"):
+    with pytest.raises(ValueError, match="2 pieces do not fit"):
         place(problem, [0, 1], [(), ()])
 
 
-def test_a_packing_that_best_fit_does_not_find_is_given_up_and_the_gap_told() -> None:
+def test_a_packing_that_best_fit_does_not_find_is_found() -> None:
     """Slots of 6 and 4 take 3, 3 and 2, 2; best fit puts the first 3 into the 4."""
+    assert not fits([0, 0, 2, 2, 0, 0, 0], [0, 0, 0, 0, 1, 0, 1])
+    assert pack([0, 0, 2, 2, 0, 0, 0], [0, 0, 0, 0, 1, 0, 1]) == [(3, 6), (3, 3), (2, 4), (2, 2)]
+    assert pack([0, 0, 2, 2, 0, 0, 0], [0, 0, 0, 0, 1, 0, 1], budget=2) is None
+    assert pack([0, 501], [0, 501]) is None, "not tried"
+    assert pack([0, 0, 0, 2, 0], [0, 0, 1, 0, 1]) is None
     sizes = [3, 3, 2, 2]
     problem = build([(0, 6), (0, 4)], [[(0.0, {}, None), (1.0, {(0, n): 1}, None)] for n in sizes])
     assert optimum_gain(problem) == pytest.approx(4.0)
     solution = solve(problem)
     check_division(problem, solution.chosen.tolist())
-    assert solution.bound >= 4.0 - 1e-6
+    assert solution.gain == pytest.approx(4.0)
 
 
 def optimum_gain(problem: Problem) -> float:

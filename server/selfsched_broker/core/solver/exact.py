@@ -55,8 +55,8 @@ def finish(problem: Problem, solution: Solution, effort: Effort) -> Solution:
     chosen, bound = solve_milp(problem, kept, effort)
     bound = min(solution.bound, max(bound, solution.gain))
     gain = -np.inf if chosen is None else float(problem.gain[chosen].sum())
-    # A packing that best fit does not find could not be placed either: one in some thousand.
-    if chosen is None or gain <= solution.gain or not board_of(problem, chosen).fits():
+    # A packing that is not found could not be placed either.
+    if chosen is None or gain <= solution.gain or not board_of(problem, chosen).fits(thorough=True):
         return replace(solution, bound=bound)
     return replace(solution, chosen=chosen, gain=gain, bound=max(bound, gain))
 

@@ -4,17 +4,21 @@ Two tests. A quick one, linear and necessary: for every size s, pieces hold floo
 blocks of s and slots offer floor(slot / s); what is asked must not exceed what is offered.
 (floor(x / s) is superadditive, so a slot never offers less than what is cut from it.) And
 best-fit decreasing on counts, which is sufficient: it says where every piece goes. Between
-the two lie packings that exist and are not found, one in some thousand.
+the two lie packings that exist and are not found, few of them, more where leases leave nodes
+ragged. For what integer programming found, `pack` searches on.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from selfsched_broker.core.solver.problem import Floats, Ints, Problem
+
+PACK_BUDGET = 20_000
+MOST_PACKED = 500
+"""Pieces beyond which nothing but best fit is tried: the more there are the less it misses."""
 
 
 def fits(pieces: Sequence[int], slots: Sequence[int]) -> bool:
@@ -49,6 +53,55 @@ def fits(pieces: Sequence[int], slots: Sequence[int]) -> bool:
         if left > 0:
             return False
     return True
+
+
+def pack(
+    pieces: Sequence[int], slots: Sequence[int], budget: int = PACK_BUDGET
+) -> list[tuple[int, int]] | None:
+    """A way to pack one model, searched in the order of best fit decreasing with second thoughts.
+
+    Args:
+        pieces: how many of each size, from 0.
+        slots: nodes by free devices, from 0.
+        budget: steps after which it is given up.
+
+    Returns:
+        (size, free devices of the node it goes to) of each piece in the order to place them.
+    """
+    left, room, plan = list(pieces), list(slots), []
+    if sum(pieces) > MOST_PACKED:
+        return None
+    steps = 0
+    seen: set[tuple[int, ...]] = set()
+
+    def go(size: int) -> bool:
+        nonlocal steps
+        while size and not left[size]:
+            size -= 1
+        state = (*left, *room)
+        steps += 1
+        if not size:
+            return True
+        if steps > budget or state in seen:
+            return False
+        for free in range(size, len(room)):
+            if room[free]:
+                _put(left, room, size, free, 1)
+                plan.append((size, free))
+                if go(size):
+                    return True
+                plan.pop()
+                _put(left, room, size, free, -1)
+        seen.add(state)
+        return False
+
+    return plan if go(len(left) - 1) else None
+
+
+def _put(left: list[int], room: list[int], size: int, free: int, sign: int) -> None:
+    left[size] -= sign
+    room[free] -= sign
+    room[free - size] += sign
 
 
 def blocks(width: int) -> Ints:
@@ -97,12 +150,17 @@ class Board:
             self.take(job, option)
         return before
 
-    def fits(self) -> bool:
-        """Whether everything taken lies; looks only at models that changed since it last did."""
+    def fits(self, *, thorough: bool = False) -> bool:
+        """Whether everything taken lies; looks only at models that changed since it last did.
+
+        Args:
+            thorough: search on where best fit finds no way.
+        """
         if self._over or self._clashes or any(room < 0 for room in self._room):
             return False
         for model in list(self._dirty):
-            if not fits(self.pieces[model], self.slots[model]):
+            pieces, slots = self.pieces[model], self.slots[model]
+            if not fits(pieces, slots) and not (thorough and pack(pieces, slots) is not None):
                 return False
             self._dirty.discard(model)
         return True
@@ -187,109 +245,3 @@ def block_use(problem: Problem) -> Floats:
         at = slice(model * problem.width, (model + 1) * problem.width)
         use[:, at] = problem.bundles[:, at] @ size
     return use
-
-
-def place(
-    problem: Problem,
-    chosen: Sequence[int],
-    homes: Sequence[Iterable[int]],
-    avoided: Collection[int] = (),
-) -> list[dict[int, int]]:
-    """Devices drawn from each node, by job: anchored ones first, the rest best fit decreasing.
-
-    Args:
-        problem: the question.
-        chosen: an option for each job; together they fit.
-        homes: by job, nodes that it likes better where the fit is the same.
-        avoided: nodes that are left for others with as much room, where there are any.
-
-    Raises:
-        ValueError: it does not fit.
-    """
-    left = problem.node_free.tolist()
-    anchored: list[dict[int, int]] = [{} for _ in chosen]
-    draws: list[dict[int, int]] = [{} for _ in chosen]
-    wanting: dict[tuple[int, int], list[int]] = {}
-    listed = bags(problem)
-    for job, option in enumerate(chosen):
-        if problem.anchor[option] >= 0:
-            for node, count in problem.anchors[problem.anchor[option]].draws:
-                left[node] -= count
-                anchored[job][node] = count
-        for model, size, count in listed[problem.loose[option]]:
-            wanting.setdefault((model, size), []).extend([job] * count)
-    rooms: list[dict[int, dict[int, None]]] = [{} for _ in range(problem.models)]
-    for node in sorted(range(len(left)), key=lambda node: (node in avoided, node)):
-        rooms[problem.node_model[node]].setdefault(left[node], {})[node] = None
-    for model, size in sorted(wanting, key=lambda kind: (kind[0], -kind[1])):
-        _place_size(size, wanting[model, size], rooms[model], draws, homes)
-    for node in sorted(avoided):
-        _move_away(node, rooms[problem.node_model[node]], draws, avoided)
-    return [
-        {node: fixed.get(node, 0) + loose.get(node, 0) for node in (*fixed, *loose)}
-        for fixed, loose in zip(anchored, draws, strict=True)
-    ]
-
-
-def _move_away(
-    node: int, room: dict[int, dict[int, None]], draws: list[dict[int, int]], avoided: Collection[int]
-) -> None:
-    """Lay everything on the tightest other node that has room for all of it."""
-    guests = [job for job, drawn in enumerate(draws) if node in drawn]
-    total = sum(draws[job][node] for job in guests)
-    others = [
-        (free, other)
-        for free, nodes in room.items()
-        for other in nodes
-        if free >= total and other not in avoided and not any(other in draws[job] for job in guests)
-    ]
-    if not guests or not others:
-        return
-    free, other = min(others)
-    for job in guests:
-        draws[job][other] = draws[job].pop(node)
-    del room[free][other]
-    room.setdefault(free - total, {})[other] = None
-
-
-def _place_size(
-    size: int,
-    wanting: list[int],
-    room: dict[int, dict[int, None]],
-    draws: list[dict[int, int]],
-    homes: Sequence[Iterable[int]],
-) -> None:
-    """Pieces of one size: the tightest nodes first; among equals those where somebody is at home."""
-    waiting = dict.fromkeys(wanting, 0)
-    for job in wanting:
-        waiting[job] += 1
-    at_home: dict[int, list[int]] = {}
-    for job in waiting:
-        for node in homes[job]:
-            at_home.setdefault(node, []).append(job)
-    for free in sorted(f for f in room if f >= size):
-        nodes = room[free]
-        for node in [*(n for n in at_home if n in nodes), *(n for n in nodes if n not in at_home)]:
-            if not waiting:
-                break
-            guests = _guests(free // size, waiting, at_home.get(node, ()))
-            for job in guests:
-                draws[job][node] = draws[job].get(node, 0) + size
-            del nodes[node]
-            room.setdefault(free - size * len(guests), {})[node] = None
-    if waiting:
-        raise ValueError(f"{sum(waiting.values())} pieces of {size} devices do not fit")
-
-
-def _guests(places: int, waiting: dict[int, int], at_home: Iterable[int]) -> list[int]:
-    """Who gets the places of one node: those at home there, then others; a job twice only at need."""
-    guests: list[int] = []
-    while len(guests) < places and waiting:
-        before = len(guests)
-        for job in [*at_home, *itertools.islice(waiting, places + 1)]:
-            if len(guests) < places and waiting.get(job) and job not in guests[before:]:
-                guests.append(job)
-                waiting[job] -= 1
-                if not waiting[job]:
-                    del waiting[job]
-    return guests

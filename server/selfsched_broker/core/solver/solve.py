@@ -44,7 +44,7 @@ def solve(
     if incumbent is not None:
         rival = board_of(problem, incumbent)
         doubt = max(prices.bound - board.gain(), 1e-9)
-        if rival.gain() >= board.gain() - doubt and rival.fits():
+        if rival.gain() >= board.gain() - doubt and rival.fits(thorough=True):
             _better(rival, prices)
             board = rival if rival.gain() >= board.gain() - 1e-9 else board
     chosen = np.array(board.chosen)
