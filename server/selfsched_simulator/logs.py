@@ -129,8 +129,10 @@ def to_trace(log: Log, path: Path, cluster: Cluster, options: LogOptions) -> Tra
         names = {job.name for job in wide}
         ordered = [job for job in ordered if job.name not in names]
     if not ordered:
-        reasons = ", ".join(f"{count} {why}" for why, count in log.left_out.items()) or "it is empty"
-        raise Refused(f"nothing of {path} can be replayed on {cluster.devices} devices: {reasons}")
+        reasons = [f"{count} {why}" for why, count in log.left_out.items()]
+        reasons += [f"{len(wide)} are wider"] if wide else []
+        words = ", ".join(reasons) or "it is empty"
+        raise Refused(f"nothing of {path} can be replayed on {cluster.devices} devices: {words}")
     origin = ordered[0].submitted_seconds
     seen: Counter[str] = Counter()
     jobs = []
