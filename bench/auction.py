@@ -102,8 +102,10 @@ def table(result: Result) -> str:
         if row.milp_seconds is not None:
             milp = f"{row.milp_seconds:.3f} s"
         lines.append(
-            f"  {row.gpus:9,} {row.jobs:7,} {row.options:8,} {row.seconds:9.3f} s {row.cpu_seconds:8.3f} s"
-            f" {row.ruling_seconds:9.3f} s {row.ruling_cpu_seconds:8.3f} s {row.proved_gap:11.4%} {row.peak_mib:5.0f} MiB | {milp:>19}"
+            f"  {row.gpus:9,} {row.jobs:7,} {row.options:8,}"
+            f" {row.seconds:9.3f} s {row.cpu_seconds:8.3f} s"
+            f" {row.ruling_seconds:9.3f} s {row.ruling_cpu_seconds:8.3f} s"
+            f" {row.proved_gap:11.4%} {row.peak_mib:5.0f} MiB | {milp:>19}"
             f" {row.greedy_seconds:10.3f} s {row.greedy_loss:8.2%}"
         )
     if result.small is not None:
