@@ -232,7 +232,9 @@ class LoggedForecast:
     p90_seconds: float
     fit: int = 0
     width: float = 1.0
-    """By which earlier scores had its interval multiplied."""
+    """By which the scores of earlier fits had its interval multiplied (log) ..."""
+    surprise: float = 1.0
+    """... and by which this fit's own earlier forecasts."""
 
 
 @dataclass(frozen=True, kw_only=True)

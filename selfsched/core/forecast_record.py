@@ -24,8 +24,10 @@ class ForecastRecord:
     log: ForecastLog = field(default_factory=ForecastLog)
     calibration: Calibration = field(default_factory=Calibration)
 
-    def width(self, left: Remaining | None, *, fit: int, segment: int, now: float) -> float:
-        """What earlier scores make of an interval (log).
+    def widths(
+        self, left: Remaining | None, *, fit: int, segment: int, now: float
+    ) -> tuple[float, float]:
+        """What the scores of past fits, and this fit's own forecasts, make of an interval (log).
 
         Args:
             left: of width 1; None: over changes of the devices, where this fit's own forecasts,
@@ -34,11 +36,10 @@ class ForecastRecord:
             segment: ordinal of the running one.
             now: on the clock of the log.
         """
-        width = self.calibration.width
         if left is None:
-            return width
+            return self.calibration.width, 1.0
         mine = [entry for entry in self.log.entries if (entry.fit, entry.segment) == (fit, segment)]
-        return width * surprise(mine, left, now)
+        return self.calibration.width, surprise(mine, left, now)
 
     def keep(self, entry: LoggedForecast) -> None:
         """Note a forecast, unless the last one is as good as new."""

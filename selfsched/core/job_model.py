@@ -224,11 +224,11 @@ class JobModel:
         left = self._remaining(devices, now)
         if left is None or self._ledger.end_is_unknown:
             return None
-        width = self._width(left, now)
-        left = left.scaled(width)
+        widths = self._widths(left, now)
+        left = left.scaled(widths[0] * widths[1])
         forecast = left.forecast()
         if devices == self._devices:
-            self._keep(forecast, left, width, now)
+            self._keep(forecast, left, widths, now)
         return forecast
 
     def forecast_over(self, stages: Sequence[tuple[int, int]], now: float) -> Forecast | None:
@@ -249,7 +249,7 @@ class JobModel:
             return here.forecast()
         ends = [(weight, self._time_over(stages, work, steps)) for steps, weight in work.stops]
         whole = mixed(ends) if ends else self._time_over(stages, work, work.steps)
-        return whole.scaled(self._width(None, now)).forecast("look_ahead")
+        return whole.scaled(self._widths(None, now)[0]).forecast("look_ahead")
 
     def _time_over(self, stages: Sequence[tuple[int, int]], work: RemainingWork, end: float) -> Remaining:
         """Time until `end` more steps are made, devices changing along the way."""
@@ -486,11 +486,11 @@ class JobModel:
         validation = self._ledger.spans.get("validation")
         return max(usual, validation.running.mean if validation else 0.0)
 
-    def _width(self, left: Remaining | None, now: float) -> float:
+    def _widths(self, left: Remaining | None, now: float) -> tuple[float, float]:
         """What scores of earlier forecasts, of past fits and of this one, make of the interval."""
-        return self._record.width(left, fit=self._ledger.fit, segment=self._segments, now=now)
+        return self._record.widths(left, fit=self._ledger.fit, segment=self._segments, now=now)
 
-    def _keep(self, forecast: Forecast, left: Remaining, width: float, now: float) -> None:
+    def _keep(self, forecast: Forecast, left: Remaining, widths: tuple[float, float], now: float) -> None:
         step = self.step_time(self._devices)
         self._record.keep(
             LoggedForecast(
@@ -498,7 +498,7 @@ class JobModel:
                 fraction_done=self._ledger.fraction_done(now), step_seconds=step[0] if step else 0.0,
                 sigma_log=left.sigma_log, p10_seconds=forecast.p10_seconds,
                 p50_seconds=forecast.p50_seconds, p90_seconds=forecast.p90_seconds,
-                fit=self._ledger.fit, width=width,
+                fit=self._ledger.fit, width=widths[0], surprise=widths[1],
             )
         )  # fmt: skip
 

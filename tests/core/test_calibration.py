@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfsched.core.calibration import NARROWEST, WIDEST, Z80, Calibration, place, quantile, surprise
+from selfsched.core.calibration import NARROWEST, USUAL, WIDEST, Z80, Calibration, place, quantile, surprise
 from selfsched.core.forecast import LoggedForecast, Remaining
 
 
@@ -30,10 +30,10 @@ def made(at: float, *, left: float, sigma: float = 0.05) -> LoggedForecast:
 
 
 def test_before_any_run_was_over_nothing_changes() -> None:
-    assert Calibration().width == 1.0
+    assert Calibration().width == USUAL
     empty = Calibration()
     empty.ended([])
-    assert empty.width == 1.0
+    assert empty.width == USUAL
 
 
 @pytest.mark.parametrize("sigma", [0.6, 1.0, 2.0])
@@ -46,7 +46,7 @@ def test_after_many_runs_the_width_is_what_would_have_held(sigma: float) -> None
 def test_one_run_moves_it_little() -> None:
     calibration = Calibration()
     calibration.ended([(0.5, 4.0)])
-    assert 1.0 < calibration.width < 1.3
+    assert USUAL < calibration.width < 1.4 * USUAL
 
 
 def test_a_width_is_bounded_whatever_was_seen() -> None:
