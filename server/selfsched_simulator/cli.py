@@ -13,9 +13,9 @@ from rich.console import Console
 from selfsched.errors import EXIT_FAILED, Refused, SelfschedError
 from selfsched_broker.core.policies import DEFAULT_POLICY, policy_named
 from selfsched_simulator.cluster import one_node
-from selfsched_simulator.engine import SimulationOptions
 from selfsched_simulator.logs import Format, LogOptions, Wider
 from selfsched_simulator.metrics import Scale
+from selfsched_simulator.options import SimulationOptions
 from selfsched_simulator.output import as_json, as_table, write_jobs
 from selfsched_simulator.runs import INTERRUPTED, Run, run_all
 from selfsched_simulator.scenario import Scenario, Words, build_replay, build_scenario

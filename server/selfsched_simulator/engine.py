@@ -21,86 +21,35 @@ import heapq
 import itertools
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from selfsched.errors import SelfschedError
-from selfsched.protocol import (
-    DeviceReport,
-    EndJob,
-    JobReport,
-    NodeReport,
-    Outcome,
-    ProblemCode,
-    ReleaseDevices,
-)
-from selfsched_broker.core import arbiter
-from selfsched_broker.core.arbiter import LeaseOptions, Refusal
+from selfsched.protocol import EndJob, JobReport, Outcome, ProblemCode, ReleaseDevices
+from selfsched_broker.core.arbiter import Refusal
 from selfsched_broker.core.books import Books
-from selfsched_broker.core.market import FairnessOptions, Policy
+from selfsched_broker.core.market import Policy
 from selfsched_broker.service import LEFT, Rules, Service, instructions_topic
 from selfsched_broker.store.memory import MemoryStore
-from selfsched_simulator.cluster import Cluster
-from selfsched_simulator.faults import NO_FAULTS, FaultOptions, Outage, Post, Wreckage, outages_of, posts
-from selfsched_simulator.job import Habits, SimulatedJob
+from selfsched_simulator.faults import Outage, Post, outages_of, posts
+from selfsched_simulator.job import SimulatedJob
+from selfsched_simulator.machines import Machines
+from selfsched_simulator.options import SimulationOptions, rules_of
 from selfsched_simulator.trace import TraceJob, count_names
+from selfsched_simulator.wire import Said, Wire
 
 # Deciding so often at one instant means that broker and jobs answer each other for ever.
 _MOST_DECISIONS_AT_ONCE = 10_000
-_YEAR_SECONDS = 3.15e7
 # Nobody has had a device for so many terms, and nothing else is to come.
 _MOST_IDLE_TERMS = 200
 _NODE_REPORT_SECONDS = 20.0
-# What has ended is of no use to a simulation, and costs a look at each decision.
-_KEPT_ENDED_JOBS, _KEPT_AUCTIONS = 20, 20
 
 What = Literal["step", "report", "arrives", "deadline", "node", "outage", "repair"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SimulationOptions:
-    """What is simulated, besides the trace and the policy."""
-
-    cluster: Cluster
-    round_seconds: float | None = None
-    """Term, and the only moments of decision; None: the broker's own clock."""
-    term_seconds: float = LeaseOptions().term_seconds
-    """Term without rounds."""
-    report_seconds: float = LeaseOptions().report_seconds
-    """How old a running job's last report may be when the broker decides."""
-    report_change: float = 0.0
-    """And how old as a part of its remaining time: with 0.05 a job of a day reports once an hour."""
-    habits: Habits = field(default_factory=Habits)
-    faults: FaultOptions = NO_FAULTS
-    fairness: FairnessOptions = field(default_factory=FairnessOptions)
-    """The term in it is replaced by this one's."""
-    limit_seconds: float = math.inf
-    """Real time after which it stops with what there is."""
-
-    @property
-    def seed(self) -> int:
-        return self.habits.seed
-
-
 class SimulationStuck(SelfschedError):
     """Nothing is left to happen and jobs have not ended: the policy starves them."""
-
-
-class PolicyFailed(SelfschedError):
-    """The policy raised, or broke its contract: the result would be of another policy."""
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """A message to the broker and its answer, for those who want to say it again."""
-
-    at_seconds: float
-    call: str
-    arguments: tuple[Any, ...]
-    answer: Any
-    """What the arbiter answered; the problem code where it refused."""
 
 
 @dataclass(slots=True)
@@ -119,7 +68,10 @@ class Simulation:
     """Why it ended before its jobs; empty: it did not."""
     rules: Rules = field(init=False)
     """By what the broker decides."""
-    service: Service = field(init=False)
+    posts: dict[str, Post] = field(default_factory=dict)
+    """The way of each job's reports, where messages can be late or lost."""
+    _wire: Wire = field(init=False)
+    _machines: Machines = field(init=False)
     _latest_at: float = field(init=False)
     """Whatever is fair ends before."""
     _live: dict[str, SimulatedJob] = field(default_factory=dict)
@@ -133,45 +85,33 @@ class Simulation:
     _events: list[tuple[float, int, What, str, Any]] = field(default_factory=list)
     _expected: dict[str, int] = field(default_factory=dict)
     _counter: itertools.count[int] = field(default_factory=itertools.count)
-    _node_sequences: Counter[str] = field(default_factory=Counter)
-    _left_nodes: set[str] = field(default_factory=set)
-    """Nodes on which a device was left and waits to be proven empty."""
     _devices_left: bool = False
     """The broker says that some were, perhaps without their job's word."""
-    posts: dict[str, Post] = field(default_factory=dict)
-    """The way of each job's reports, where messages can be late or lost."""
-    _wreckage: Wreckage = field(default_factory=Wreckage)
-    _node_words: dict[str, tuple[tuple[DeviceReport, ...], tuple[DeviceReport, ...]]] = field(
-        default_factory=dict
-    )
-    """What each node says of its devices: empty, occupied."""
-    _audits_seen: int = 1
-    _due: float | None = None
-    """When the broker decides next; None: something was said since it was asked."""
     _served_at: float = 0.0
     """When a job was last seen with devices."""
 
     def __post_init__(self) -> None:
-        options, habits = self.options, self.options.habits
-        lease_options = _lease_options(options)
+        options = self.options
         # One job after the other, ten times as slow and a thousand terms late.
-        work = sum(max(job.speed.placements.values()) + habits.restart_seconds for job in self.trace)
+        starts = options.habits.restart_seconds * len(self.trace)
+        work = sum(max(job.speed.placements.values()) for job in self.trace) + starts
         arrived = max((job.arrival_seconds for job in self.trace), default=0.0)
-        self._latest_at = arrived + 10 * work + 1000 * lease_options.term_seconds
-        fairness = replace(options.fairness, term_seconds=lease_options.term_seconds)
-        self.rules = Rules(policy=self.policy, lease=lease_options, fairness=fairness, seed=options.seed)
-        self.service = Service(MemoryStore(keeps_history=False), self.rules, monotonic=lambda: self.now)
+        self._latest_at = arrived + 10 * work + 1000 * options.tick_seconds
+        self.rules = rules_of(options, self.policy)
+        service = Service(MemoryStore(keeps_history=False), self.rules, monotonic=lambda: self.now)
         if options.round_seconds is not None:
             # As if it had been started one round earlier: the first round begins at 0.
-            self.books.apply((replace(self.books.agenda, next_tick_at=0.0),))
-        self.service.listen(self._hear)
-        if self._is_faulty:
+            service.books.apply((replace(service.books.agenda, next_tick_at=0.0),))
+        service.listen(self._hear)
+        self._wire = Wire(service, self.policy.name, lambda: self.now, self.listener)
+        self._machines = Machines(options.cluster)
+        if options.faults.any:
             self.posts = posts([job.name for job in self.trace], options.faults, options.seed)
 
     @property
     def books(self) -> Books:
         """The broker's books."""
-        return self.service.books
+        return self._wire.books
 
     @property
     def _is_faulty(self) -> bool:
@@ -199,7 +139,7 @@ class Simulation:
                 break
             arrival = arrivals[-1].arrival_seconds if arrivals else math.inf
             event = self._events[0][0] if self._events else math.inf
-            self._move_to(min(self._next_due(), arrival, event), waits=not arrivals)
+            self._move_to(min(self._wire.next_due(), arrival, event), waits=not arrivals)
             while arrivals and arrivals[-1].arrival_seconds <= self.now:
                 self._arrive(arrivals.pop())
             before = len(self._live)
@@ -211,7 +151,6 @@ class Simulation:
 
     def _open(self) -> None:
         for node in self.options.cluster.nodes:
-            self._node_words[node.name] = (node.reports("empty"), node.reports("occupied"))
             self._report_node(node.name)
             if self._is_faulty:
                 self._plan(_NODE_REPORT_SECONDS, "node", node.name)
@@ -221,17 +160,13 @@ class Simulation:
     # --- time ----------------------------------------------------------------------------
 
     def _move_to(self, instant: float, *, waits: bool) -> None:
-        if self._seated or not waits or self._wreckage_passes():
+        if self._seated or not waits or self._machines.any_comes_back:
             self._served_at = self.now
-        term = self.options.round_seconds or self.options.term_seconds
-        starved = instant - self._served_at > _MOST_IDLE_TERMS * term
+        starved = instant - self._served_at > _MOST_IDLE_TERMS * self.options.tick_seconds
         if not math.isfinite(instant) or instant > self._latest_at or starved:
             waiting = count_names(job.row.name for job in self._live.values())
             raise SimulationStuck(f"at {self.now:.0f} s nothing starts the jobs {waiting} any more")
         self.now = max(self.now, instant)
-
-    def _wreckage_passes(self) -> bool:
-        return any(math.isfinite(until) for until in self._wreckage.until.values())
 
     def _plan(self, at: float, what: What, who: str, payload: Any = None) -> int:
         token = next(self._counter)
@@ -273,25 +208,20 @@ class Simulation:
     def _decide(self) -> None:
         """Let the broker decide until nothing is due at this instant."""
         for _ in range(_MOST_DECISIONS_AT_ONCE):
-            if self._next_due() > self.now:
+            if self._wire.next_due() > self.now:
                 return
             if not self._is_faulty:
                 self._report_seated()
-            self._say("advance")
+            self._wire.say("advance")
             self._follow()
             self._prove_empty()
         raise SimulationStuck(f"at {self.now:.0f} s the broker decides for ever")
-
-    def _next_due(self) -> float:
-        if self._due is None:
-            self._due = self.service.look(arbiter.next_due)
-        return self._due
 
     # --- jobs ----------------------------------------------------------------------------
 
     def _arrive(self, row: TraceJob) -> None:
         job = SimulatedJob(row, self.options.habits, self.options.cluster, counted_at=self.now)
-        answer = self._say("register", row.account or row.name, job.registration())
+        answer = self._wire.say("register", row.account or row.name, job.registration())
         job.id = answer.job
         self.jobs[job.id] = self._live[job.id] = job
         self._topics[instructions_topic(job.id)] = job.id
@@ -305,12 +235,12 @@ class Simulation:
     def _end(self, job: SimulatedJob) -> None:
         job.finished_at = self.now
         self._leave(job)
-        self._say("end", job.id, EndJob(outcome=Outcome.FINISHED))
+        self._wire.say("end", job.id, EndJob(outcome=Outcome.FINISHED))
         self._follow()
         self._prove_empty()
 
     def _leave(self, job: SimulatedJob) -> None:
-        self._note_left(job.devices)
+        self._machines.note_left(job.devices)
         for table in (self._live, self._seated, self._known, self._expected):
             table.pop(job.id, None)
         self._topics.pop(instructions_topic(job.id))
@@ -327,7 +257,7 @@ class Simulation:
         message = job.report()
         post = self.posts.get(job.id)
         if post is None:
-            self._say("report", job.id, message)
+            self._wire.say("report", job.id, message)
             return
         delay = post.delay_seconds()
         post.hears = delay == 0.0
@@ -339,7 +269,7 @@ class Simulation:
     def _deliver(self, job: SimulatedJob, message: JobReport, sent_at: float) -> None:
         """A report reaches the broker, and its answer the job."""
         try:
-            self._say("report", job.id, message)
+            self._wire.say("report", job.id, message)
         except Refusal as refusal:
             self._take_refusal(job, refusal)
             return
@@ -396,20 +326,16 @@ class Simulation:
         if rights == self._known.get(job.id, ()):
             return  # only the words have changed
         self._known[job.id] = rights
-        word = self.service.look(lambda books, ctx: arbiter.instructions(books, ctx, job.id))
         before = job.devices
-        self._release(job.follow(word, self.now))
+        self._release(job.follow(self._wire.instructions(job.id), self.now))
         self._leave_dead(job)
         if job.devices != before:
             self._seat(job)
 
     def _release(self, releases: Iterable[tuple[str, ReleaseDevices]]) -> None:
         for lease, release in releases:
-            self._note_left(release.devices)
-            self._say("release", lease, release)
-
-    def _note_left(self, devices: Iterable[str]) -> None:
-        self._left_nodes.update(self.options.cluster.node_of(device).name for device in devices)
+            self._machines.note_left(release.devices)
+            self._wire.say("release", lease, release)
 
     def _seat(self, job: SimulatedJob) -> None:
         """Its devices have changed."""
@@ -429,20 +355,16 @@ class Simulation:
             quarantined = (
                 h for e in leases for h in self.books.holdings_of(e.id) if h.state == "quarantined"
             )
-            self._note_left(holding.device for holding in quarantined)
-        nodes, self._left_nodes, self._devices_left = self._left_nodes, set(), False
-        for node in sorted(nodes):
+            self._machines.note_left(holding.device for holding in quarantined)
+        self._devices_left = False
+        for node in self._machines.take_left():
             self._report_node(node)
 
     def _report_node(self, name: str) -> None:
-        if name in self._wreckage.until:
-            return
-        self._node_sequences[name] += 1
         used = {device for job in self._seated.values() for device in job.devices}
-        empty, occupied = self._node_words[name]
-        devices = tuple(o if o.id in used else e for e, o in zip(empty, occupied, strict=True))
-        message = NodeReport(incarnation=1, sequence=self._node_sequences[name], devices=devices)
-        self._say("node_report", name, message)
+        message = self._machines.report(name, used)
+        if message is not None:
+            self._wire.say("node_report", name, message)
 
     def _happen_to_node(self, what: What, name: str, payload: Any) -> None:
         if what == "node":
@@ -452,7 +374,7 @@ class Simulation:
             outage, stream = payload
             self._fall(outage)
             self._plan_outage(stream)
-        elif self._wreckage.rise(name, self.now):
+        elif self._machines.rise(name, self.now):
             self._report_node(name)
 
     def _plan_outage(self, stream: Iterator[Outage]) -> None:
@@ -461,7 +383,7 @@ class Simulation:
             self._plan(max(self.now, outage.at_seconds), "outage", outage.node, (outage, stream))
 
     def _fall(self, outage: Outage) -> None:
-        self._wreckage.fall(outage)
+        self._machines.fall(outage)
         self._plan(outage.until_seconds, "repair", outage.node)
         for job in list(self._seated.values()):
             self._leave_dead(job)
@@ -469,64 +391,8 @@ class Simulation:
 
     def _leave_dead(self, job: SimulatedJob) -> None:
         """A job leaves devices whose node is gone, as it notices at once."""
-        cluster, down = self.options.cluster, self._wreckage.until
-        dead = {d for d in job.devices if cluster.node_of(d).name in down} if down else set()
+        dead = self._machines.dead_among(job.devices)
         if not dead:
             return
         self._release(job.crash(dead, self.now))
         self._seat(job)
-
-    # --- broker --------------------------------------------------------------------------
-
-    def _say(self, call: str, *arguments: Any) -> Any:
-        """A message to the broker; what it answers."""
-        self._due = None
-        try:
-            answer = perform(self.service, call, arguments)
-        except Refusal as refusal:
-            self._tell(call, arguments, refusal.code)
-            raise
-        self._tell(call, arguments, answer)
-        if call == "advance":
-            self._look_at_policy()
-        return answer
-
-    def _tell(self, call: str, arguments: tuple[Any, ...], answer: Any) -> None:
-        if self.listener is not None:
-            self.listener(Said(self.now, call, arguments, answer))
-
-    def _look_at_policy(self) -> None:
-        agenda, name = self.books.agenda, self.policy.name
-        if agenda.failure:
-            raise PolicyFailed(f"the policy {name} failed: {agenda.failure}")
-        for number in range(self._audits_seen, self.books.broker.next_audit):
-            audit = self.books.audits.get(str(number))
-            if audit is not None and audit.action == "ruling_refused":
-                raise PolicyFailed(f"the policy {name} broke its contract: {audit.subject}: {audit.detail}")
-        self._audits_seen = self.books.broker.next_audit
-
-
-def perform(service: Service, call: str, arguments: tuple[Any, ...]) -> Any:
-    """Say something to a service by its name: an entry of the arbiter, `report` or `advance`."""
-    if call == "advance":
-        return service.advance()
-    if call == "report":
-        return service.report(*arguments)
-    return service.perform(getattr(arbiter, call), *arguments)
-
-
-def _lease_options(options: SimulationOptions) -> LeaseOptions:
-    """The broker's times: its own where things can go wrong, else as if nobody could fall silent."""
-    term = options.round_seconds or options.term_seconds
-    patient = LeaseOptions(
-        report_seconds=options.report_seconds,
-        term_seconds=term,
-        rounds_only=options.round_seconds is not None,
-        idle_warned_seconds=1e9,
-        idle_lost_seconds=1e9,
-        kept_ended_jobs=_KEPT_ENDED_JOBS,
-        kept_auctions=_KEPT_AUCTIONS,
-    )
-    if options.faults.any:
-        return patient
-    return replace(patient, ttl_seconds=_YEAR_SECONDS, node_silent_seconds=1e9, silent_job_seconds=1e9)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -121,21 +121,3 @@ class Post:
 def posts(names: Sequence[str], options: FaultOptions, seed: int) -> dict[str, Post]:
     """A post for each job, by its name in the trace."""
     return {name: Post(options, generator(f"post {name}", seed)) for name in names}
-
-
-@dataclass(slots=True)
-class Wreckage:
-    """Which nodes are down, and until when."""
-
-    until: dict[str, float] = field(default_factory=dict)
-
-    def fall(self, outage: Outage) -> None:
-        """A node dies (again): it comes back when the last outage is over."""
-        self.until[outage.node] = max(outage.until_seconds, self.until.get(outage.node, 0.0))
-
-    def rise(self, node: str, now: float) -> bool:
-        """Whether a node is up again."""
-        if self.until.get(node, math.inf) > now:
-            return False
-        self.until.pop(node)
-        return True

@@ -9,11 +9,11 @@ from pathlib import Path
 from selfsched.errors import Refused
 from selfsched_simulator.cluster import MOST_DEVICES, Cluster, one_node, parse_cluster
 from selfsched_simulator.elastic import read_elastic, read_step_times, read_work
-from selfsched_simulator.engine import SimulationOptions
 from selfsched_simulator.faults import FaultOptions, read_outages
 from selfsched_simulator.job import Habits
 from selfsched_simulator.logs import Format, LogOptions, read_log
 from selfsched_simulator.mixed import read_mixed, read_throughput
+from selfsched_simulator.options import SimulationOptions
 from selfsched_simulator.trace import Kind, Trace, kind_of, read_rigid
 
 MOST_SECONDS = 1e9

@@ -8,9 +8,10 @@ import pytest
 from selfsched_broker.core.market import Award, Market, Ruling
 from selfsched_broker.core.policies import policy_named
 from selfsched_simulator.cluster import one_node
-from selfsched_simulator.engine import Simulation, SimulationOptions, SimulationStuck
+from selfsched_simulator.engine import Simulation, SimulationStuck
 from selfsched_simulator.job import Habits
 from selfsched_simulator.metrics import Figures, Scale, finished, summarise
+from selfsched_simulator.options import SimulationOptions
 from selfsched_simulator.trace import TraceJob, rigid_job
 from selfsched_simulator.truth import claim_factor
 

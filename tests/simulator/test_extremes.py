@@ -13,10 +13,11 @@ from selfsched.protocol import Resume
 from selfsched_broker.core.policies import POLICIES, policy_named
 from selfsched_simulator.cli import app
 from selfsched_simulator.cluster import one_node, parse_cluster
-from selfsched_simulator.engine import Simulation, SimulationOptions, SimulationStuck
+from selfsched_simulator.engine import Simulation, SimulationStuck
 from selfsched_simulator.faults import FaultOptions, Outage
 from selfsched_simulator.job import Habits, SimulatedJob
 from selfsched_simulator.metrics import Scale, finished, summarise
+from selfsched_simulator.options import SimulationOptions
 from selfsched_simulator.speeds import by_count
 from selfsched_simulator.trace import TraceJob, rigid_job
 

@@ -15,12 +15,14 @@ from selfsched_broker.service import Rules, Service
 from selfsched_broker.store.sql import SqlStore
 from selfsched_simulator.cli import replay_app
 from selfsched_simulator.cluster import one_node, parse_cluster
-from selfsched_simulator.engine import Said, Simulation, SimulationOptions, perform
+from selfsched_simulator.engine import Simulation
 from selfsched_simulator.history import seconds_by_count
 from selfsched_simulator.job import Habits
 from selfsched_simulator.logs import LogOptions, count_gpus, format_of, read_log
+from selfsched_simulator.options import SimulationOptions
 from selfsched_simulator.speeds import by_count
 from selfsched_simulator.trace import TraceJob
+from selfsched_simulator.wire import Said, perform
 
 PHILLY = "submit_s,duration_s,num_gpus,vc\n1000,50,1,a\n1010,30,4,b\n1005,0,1,a\n1020,40,0,b\n"
 SLURM = """JobID|User|Submit|ElapsedRaw|AllocTRES|State

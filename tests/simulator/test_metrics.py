@@ -6,9 +6,10 @@ import pytest
 
 from selfsched_broker.core.policies import policy_named
 from selfsched_simulator.cluster import one_node
-from selfsched_simulator.engine import Simulation, SimulationOptions
+from selfsched_simulator.engine import Simulation
 from selfsched_simulator.job import Habits
 from selfsched_simulator.metrics import Finished, Scale, finished, summarise
+from selfsched_simulator.options import SimulationOptions
 from selfsched_simulator.trace import rigid_job
 
 

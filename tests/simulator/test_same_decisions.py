@@ -18,11 +18,13 @@ from selfsched_broker.store.contract import Store
 from selfsched_broker.store.memory import MemoryStore
 from selfsched_broker.store.sql import SqlStore
 from selfsched_simulator.cluster import parse_cluster
-from selfsched_simulator.engine import Said, Simulation, SimulationOptions, perform
+from selfsched_simulator.engine import Simulation
 from selfsched_simulator.faults import FaultOptions, Outage
 from selfsched_simulator.job import Habits
+from selfsched_simulator.options import SimulationOptions
 from selfsched_simulator.speeds import by_count
 from selfsched_simulator.trace import TraceJob
+from selfsched_simulator.wire import Said, perform
 
 CLUSTER = parse_cluster("2x2:gpu")
 FAULTS = FaultOptions(lost=0.1, late_seconds=2.0, outages=(Outage("node-1", 130.0, 400.0),))

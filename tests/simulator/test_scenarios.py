@@ -11,8 +11,9 @@ import pytest
 from selfsched.protocol import Resume
 from selfsched_broker.core.policies import policy_named
 from selfsched_simulator.cluster import one_node
-from selfsched_simulator.engine import Simulation, SimulationOptions
+from selfsched_simulator.engine import Simulation
 from selfsched_simulator.job import Habits, SimulatedJob
+from selfsched_simulator.options import SimulationOptions
 from selfsched_simulator.speeds import by_count
 from selfsched_simulator.trace import TraceJob
 

@@ -12,10 +12,11 @@ from selfsched.protocol import Placement, Resume
 from selfsched_broker.core.policies import policy_named
 from selfsched_simulator.cluster import parse_cluster
 from selfsched_simulator.elastic import read_elastic, read_step_times, read_work
-from selfsched_simulator.engine import Simulation, SimulationOptions
+from selfsched_simulator.engine import Simulation
 from selfsched_simulator.job import Habits
 from selfsched_simulator.metrics import Scale, finished, rhos_static, rhos_themis
 from selfsched_simulator.mixed import isolated_seconds, read_mixed, read_throughput
+from selfsched_simulator.options import SimulationOptions
 from selfsched_simulator.speeds import rotated
 from selfsched_simulator.trace import Trace, kind_of
 
