@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -63,6 +63,8 @@ class Options:
     """By job: nodes where it has devices or had its last."""
     avoided: frozenset[int]
     """Nodes with a sick device."""
+    others: Mapping[int, int]
+    """By node, seats whose holders are not among the jobs."""
 
 
 @dataclass(slots=True)
@@ -314,6 +316,7 @@ class _Writer:
             urgency=urgency,
             incumbent=incumbent,
             homes=tuple(self._homes(standing) for standing in standings),
+            others=self._others(),
             avoided=frozenset(at for at, node in enumerate(self._nodes) if node in self._ground.doubtful),
         )
 
@@ -329,6 +332,14 @@ class _Writer:
         devices = (*standing.at_stake, *contender.last_devices)
         nodes = (self._ground.node_of.get(device) for device in devices)
         return tuple(dict.fromkeys(self._node_at[node] for node in nodes if node in self._node_at))
+
+    def _others(self) -> dict[int, int]:
+        jobs = {standing.job for standing in self._standings}
+        return Counter(
+            self._node_at[seat.node]
+            for seat in self._market.seats
+            if seat.holder is not None and seat.holder not in jobs and seat.device in self._ground.devices
+        )
 
     def _entitlements(self, first: Ints, welfare: Floats, devices: Ints, model: Ints) -> tuple[Floats, Bools]:
         """By job what its entitlement weighs, by option whether it is kept."""

@@ -39,7 +39,7 @@ def divide_options(options: Options, *, effort: Effort | None = None, pays: bool
         pays: whether anybody will ask what it costs the others.
     """
     problem, solution = solve_options(options, effort or Effort())
-    drawn = place(problem, solution.chosen.tolist(), options.homes, options.avoided)
+    drawn = place(problem, solution.chosen.tolist(), options.homes, options.avoided, options.others)
     chosen = {}
     for job, standing in enumerate(options.standings):
         option = int(solution.chosen[job])

@@ -118,6 +118,11 @@ def test_a_node_with_a_sick_device_is_left_where_another_has_room() -> None:
     assert place(full, [0], [()], avoided={0}) == [{0: 2}]
 
 
+def test_nodes_of_others_who_would_have_to_move_come_last() -> None:
+    problem = build([(0, 4), (0, 4), (0, 4)], [[(1.0, {(0, 2): 1}, None)], [(1.0, {(0, 4): 1}, None)]])
+    assert place(problem, [0, 1], [(), ()], others={0: 3, 1: 1}) == [{1: 2}, {2: 4}]
+
+
 def test_a_limit_of_a_group_holds_and_its_price_enters_the_bound() -> None:
     rng = np.random.default_rng(3)
     tables = [

@@ -33,6 +33,8 @@ class Effort:
     milp_nodes: int = 20_000
     most_columns: int = 20_000
     """Options beyond which integer programming is not tried."""
+    most_columns_of_many: int = 6_000
+    """The same where there are more jobs than few: a large cluster is asked often."""
     few_jobs: int = 300
     """So many jobs are always taken to the proved optimum, if the limits allow it."""
     enough: float = 1e-4
@@ -50,7 +52,10 @@ def finish(problem: Problem, solution: Solution, effort: Effort) -> Solution:
     regret = solution.prices.regret
     kept = regret < solution.gap + 1e-9
     kept[solution.chosen] = True
-    if int(kept.sum()) > effort.most_columns:
+    few = problem.jobs <= effort.few_jobs
+    if int(kept.sum()) > (
+        effort.most_columns if few else min(effort.most_columns, effort.most_columns_of_many)
+    ):
         return solution
     chosen, bound = solve_milp(problem, kept, effort)
     bound = min(solution.bound, max(bound, solution.gain))

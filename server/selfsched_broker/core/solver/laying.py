@@ -8,7 +8,7 @@ Where best fit finds no way, the plan that `pack` found is followed.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from selfsched_broker.core.solver.packing import bags, fits, pack
 from selfsched_broker.core.solver.problem import Problem
@@ -19,6 +19,7 @@ def place(
     chosen: Sequence[int],
     homes: Sequence[Iterable[int]],
     avoided: Collection[int] = (),
+    others: Mapping[int, int] | None = None,
 ) -> list[dict[int, int]]:
     """Devices drawn from each node, by job: anchored ones first, the rest best fit decreasing.
 
@@ -27,6 +28,7 @@ def place(
         chosen: an option for each job; together they fit.
         homes: by job, nodes that it likes better where the fit is the same.
         avoided: nodes that are left for others with as much room, where there are any.
+        others: by node, devices that others hold who take no part but would have to move.
 
     Raises:
         ValueError: it does not fit.
@@ -44,7 +46,8 @@ def place(
         for model, size, count in listed[problem.loose[option]]:
             wanting.setdefault((model, size), []).extend([job] * count)
     rooms: list[dict[int, dict[int, None]]] = [{} for _ in range(problem.models)]
-    for node in sorted(range(len(left)), key=lambda node: (node in avoided, node)):
+    guests = others or {}
+    for node in sorted(range(len(left)), key=lambda node: (node in avoided, guests.get(node, 0), node)):
         rooms[problem.node_model[node]].setdefault(left[node], {})[node] = None
     for model in sorted({model for model, _ in wanting}):
         own = {size: jobs for (of, size), jobs in wanting.items() if of == model}
