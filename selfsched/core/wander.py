@@ -43,7 +43,7 @@ SLOPE_SIGMA = 0.15
 SLOPE_WEIGHT = 0.12
 LEVEL_SIGMA = 1.0
 SHIFT_SIGMA = 1.0
-RESCALE_SIGMA = 0.15
+RESCALE_SIGMA = 0.3
 """What a step of another batch may be off, when it is rescaled by samples."""
 SLOPE_LASTS = 2.0
 """A slope fades after so many times what was watched."""
