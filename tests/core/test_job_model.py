@@ -13,13 +13,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from selfsched.core.events import (
+    Checked,
     CheckpointSaved,
+    DeviceObserved,
+    DevicesObserved,
     FitFinished,
     FitStarted,
     Progressed,
     RankStarted,
     StepsTimed,
     StepTiming,
+    StoppingRule,
     StretchTimed,
 )
 from selfsched.core.job_model import JobModel
@@ -309,6 +313,85 @@ def test_early_stopping_marks_the_bid_and_keeps_the_limit() -> None:
     assert "Early stopping" in fit.model.explanation(fit.now).words[-1]
 
 
+RULE = StoppingRule(monitor="val", patience=3)
+
+
+def stopping_fit(values: list[float], **facts: Any) -> SimulatedFit:
+    """Trained for as many epochs of a hundred steps as there are values of what is watched."""
+    fit = SimulatedFit(new_model(), steps=20_000, early_stopping=True, stopping=(RULE,), **facts)
+    fit.start(1)
+    for value in values:
+        fit.run(100)
+        fit.model.observe(Checked(step=fit.step, values={"val": value}), fit.now)
+    return fit
+
+
+def test_a_curve_that_says_too_little_is_unknown() -> None:
+    fit = stopping_fit([1.0])
+    assert fit.model.progress().end_is_unknown
+    assert fit.model.forecast(1, fit.now) is None
+    assert fit.model.forecast_over(((2, 300),), fit.now) is None
+
+
+def test_a_flat_curve_ends_long_before_its_limit_and_the_bid_takes_the_median() -> None:
+    fit = stopping_fit([2.0, 1.5, 1.25, 1.12, 1.06, 1.03, 1.02, 1.021, 1.019, 1.02, 1.021])
+    forecast = fit.model.forecast(1, fit.now)
+    assert forecast is not None
+    assert not fit.model.progress().end_is_unknown
+    assert 5.0 < forecast.p50_seconds < 200.0  # 19,000 steps would take 1,900
+    bid = fit.model.standing_bid(1, fit.now)
+    assert not bid.end_is_unknown
+    assert rows(bid)[1] == pytest.approx(forecast.p50_seconds, rel=0.1)
+    assert "expected to end the run" in fit.model.explanation(fit.now).words[-1]
+    over = fit.model.forecast_over(((2, fit.step + 50),), fit.now)
+    assert over is not None
+    assert over.p50_seconds < 200.0
+
+
+def test_a_rule_that_has_spoken_is_held_back_by_the_minimum() -> None:
+    free, held = stopping_fit([1.0, 2.0, 2.0, 2.0]), stopping_fit([1.0, 2.0, 2.0, 2.0], min_epochs=10)
+    soon, later = free.model.forecast(1, free.now), held.model.forecast(1, held.now)
+    assert soon is not None
+    assert later is not None
+    assert soon.p50_seconds == 0.0
+    assert later.p50_seconds == pytest.approx(600 * 0.1, rel=0.2)
+
+
+def test_a_curve_that_is_no_number_ends_the_fit() -> None:
+    fit = stopping_fit([1.0, math.nan])
+    forecast = fit.model.forecast(1, fit.now)
+    assert forecast is not None
+    assert forecast.p90_seconds == 0.0
+
+
+def test_the_end_of_a_fit_teaches_the_width_of_the_next_ones() -> None:
+    fit = SimulatedFit(new_model())
+    fit.start(1)
+    for _ in range(40):
+        fit.run(25)
+        fit.model.forecast(1, fit.now)
+    assert fit.model.calibration.runs == []
+    fit.finish()
+    assert len(fit.model.calibration.runs) == 1
+    state = json.loads(json.dumps(fit.model.to_state()))
+    assert new_model(state).calibration == fit.model.calibration
+
+
+def test_a_step_that_became_slower_is_said_with_its_reason() -> None:
+    fit = SimulatedFit(new_model(), steps=2000)
+    fit.start(1)
+    fit.run(400)
+    try:
+        STEP_SECONDS[1] = 0.2
+        fit.run(300)
+    finally:
+        STEP_SECONDS[1] = 0.1
+    held = DeviceObserved(device="GPU-1", looks=9, held_back={"heat": 1.0}, clock_ratio=0.6)
+    fit.model.observe(DevicesObserved(devices=(held,), seconds=5.0), fit.now)
+    (said,) = [words for words in fit.model.explanation(fit.now).words if words.startswith("For the last")]
+    assert "longer" in said
+
+
 # --- U2 ----------------------------------------------------------------------------------------
 
 
@@ -452,6 +535,14 @@ events = st.one_of(
         steps_per_epoch=st.none() | st.integers(-1, 3),
         max_epochs=st.none() | st.integers(-1, 50),
         max_seconds=st.none() | nasty,
+        min_steps=st.none() | st.integers(-1, 3000),
+        min_epochs=st.none() | st.integers(-1, 60),
+        early_stopping=st.booleans(),
+        stopping=st.sampled_from(
+            [(), (StoppingRule(monitor="val"),), (StoppingRule(monitor="val", target=0.1, finite=False),)]
+        ),
+        validation_batches=st.none() | st.integers(-1, 10**6),
+        checkpoints_per_epoch=st.none() | st.floats(0, 100),
         elapsed_seconds=st.floats(-1, 1e5),
         validations=st.none() | st.integers(-1, 5),
         allowed_devices=st.lists(st.integers(-1, 9), max_size=4).map(tuple),
@@ -469,9 +560,10 @@ events = st.one_of(
         resident_bytes=st.none() | st.integers(-1, 10**10),
         device_bytes=st.none() | st.integers(-1, 10**10),
     ),
+    st.builds(Checked, step=st.integers(-1, 2000), values=st.fixed_dictionaries({"val": nasty})),
     st.builds(
         StretchTimed,
-        stretch=st.sampled_from(["validation", "checkpoint_save", "epoch_end", "start", "warm_up"]),
+        stretch=st.sampled_from(["validation", "checkpoint_save", "checkpoint_load", "epoch_end", "start"]),
         seconds=nasty,
         step=st.integers(0, 2000),
         size_bytes=st.none() | st.integers(0, 10**10),

@@ -250,3 +250,54 @@ def test_whatever_comes_progress_stays_within_its_bounds(events: list[Any], now:
             assert work.cap_seconds is None or 0 <= work.cap_seconds < math.inf
         state = json.loads(json.dumps(book.to_state()))
         assert Ledger.from_state(state).to_state() == state
+
+
+def test_a_minimum_holds_early_ends_back() -> None:
+    book = ledger(planned_steps=1000, steps_per_epoch=100, max_epochs=10, min_steps=50, min_epochs=3)
+    book.progressed(at(100, 1))
+    work = book.remaining(100.0)
+    assert work is not None
+    assert work.least_steps == 200.0
+    assert work.part(10).least_steps == 0.0
+
+
+def test_a_batch_that_doubles_halves_the_steps_still_to_come() -> None:
+    book = ledger(planned_steps=1000, steps_per_epoch=100, max_epochs=10, global_batch=32)
+    book.sized(32)
+    book.progressed(at(400, 4))
+    assert steps_left(book) == 600
+    book.sized(64)
+    assert steps_left(book) == 300
+    book.progressed(Progressed(fit=1, step=450, epoch=5, samples=500 * 32))  # an epoch of fifty steps
+    assert steps_left(book) == 250
+
+
+def test_a_limit_of_steps_stands_whatever_the_batch() -> None:
+    book = ledger(planned_steps=500, steps_per_epoch=100, max_epochs=10, global_batch=32)
+    book.sized(64)
+    assert book.planned_steps == 500
+
+
+def test_what_comes_with_epochs_comes_with_those_to_come() -> None:
+    book = ledger(planned_steps=1000, steps_per_epoch=100, max_epochs=10, checkpoints_per_epoch=1.0)
+    work = book.remaining(100.0)
+    assert work is not None
+    assert work.checkpoints == 10.0
+    book.progressed(at(0))
+    for epoch in (1, 2):
+        book.stretch(StretchTimed(stretch="checkpoint_save", seconds=1.0, step=100 * epoch))
+        book.stretch(StretchTimed(stretch="validation", seconds=1.0, step=100 * epoch))
+        book.progressed(at(100 * epoch, epoch))
+    book.progressed(at(290, 2))
+    work = book.remaining(100.0)
+    assert work is not None
+    assert (work.checkpoints, work.validations, work.epoch_ends) == (8.0, 8.0, 7.0)
+
+
+def test_the_first_of_several_validations_is_left_out() -> None:
+    book = ledger()
+    for seconds in (9.0, 1.0, 1.0):
+        book.stretch(StretchTimed(stretch="validation", seconds=seconds, step=1))
+    assert book.usual_spans()["validation"].running.mean == pytest.approx(1.0)
+    book.segment_ended(100.0)
+    assert Ledger.from_state(json.loads(json.dumps(book.to_state()))) == book
