@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -66,6 +68,17 @@ def run_all(scenario: Scenario, policies: Sequence[Callable[[], Policy]]) -> lis
     return runs
 
 
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Look for cyclic garbage rarely: books are full of what stays, and make next to none."""
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, 50, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
 def _run(scenario: Scenario, policy: Policy, progress: Callable[[int], None]) -> Run:
     trace, devices = scenario.trace, scenario.options.cluster.devices
     scale = Scale(kind=trace.kind, devices=devices, jobs=len(trace.jobs))
@@ -75,7 +88,8 @@ def _run(scenario: Scenario, policy: Policy, progress: Callable[[int], None]) ->
         simulation = Simulation(trace.jobs, policy, options)
         before = number * len(trace.jobs)
         try:
-            simulation.run(lambda count, before=before: progress(before + count))  # type: ignore[misc]
+            with _rare_collections():
+                simulation.run(lambda count, before=before: progress(before + count))  # type: ignore[misc]
             partial = simulation.partial
         except KeyboardInterrupt:
             partial = INTERRUPTED

@@ -331,16 +331,17 @@ def _between_ticks(draft: Draft) -> None:
     """Serve who has nothing, at most once in a while taking from holders; else give out what is free."""
     agenda, free = draft.books.agenda, free_devices(draft)
     ended = ended_terms(draft)
-    hungry = [job for job in draft.books.live_jobs() if contends(draft, job) and _has_nothing(draft, job)]
+    contending = [job for job in draft.books.live_jobs() if contends(draft, job)]
+    hungry = [job for job in contending if _has_nothing(draft, job)]
     if hungry and draft.now >= agenda.took_at + draft.options.min_auction_seconds:
         visit = any(needs_visit(job) for job in hungry)
         stakes = beyond_share(draft, for_visit=visit and not free)
         both = Stakes({**stakes.at_stake, **ended.at_stake})
-        if (free or both.devices) and _is_new_question(draft, free, both):
+        if (free or both.devices) and _is_new_question(draft, free, both, contending):
             draft.put(replace(draft.books.agenda, took_at=draft.now))
             hold_auction(draft, "visit" if visit else "arrival", both)
             return
-    if (free or ended.devices) and _is_new_question(draft, free, ended):
+    if (free or ended.devices) and _is_new_question(draft, free, ended, contending):
         hold_auction(draft, "device_free" if free else "arrival", ended)
 
 
@@ -348,14 +349,13 @@ def _has_nothing(draft: Draft, job: Job) -> bool:
     return job.state is JobState.WAITING and not draft.books.claims_of(job.id)
 
 
-def _is_new_question(draft: Draft, free: list[str], stakes: Stakes) -> bool:
+def _is_new_question(draft: Draft, free: list[str], stakes: Stakes, contending: list[Job]) -> bool:
     """Whether anything differs from the last auction between ticks; remembers the question."""
     wants = (
         f"{job.id}:{job.min_devices}-{job.max_devices}:{job.allowed_devices}:{job.priority:g}:"
         f"{sum(r.remaining_seconds is not None for r in job.bid.rows) if job.bid else 0}:"
         f"{job.state.value}:{is_repaid(draft, job)}"
-        for job in draft.books.live_jobs()
-        if contends(draft, job)
+        for job in contending
     )
     question = frozenset((*free, *(f"stake {d}" for d in stakes.devices), *wants))
     if question == draft.books.agenda.question:
