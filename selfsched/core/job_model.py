@@ -57,6 +57,8 @@ from selfsched.core.step_knowledge import VISIT_STEPS, StepKnowledge, cycle_seco
 from selfsched.protocol import Forecast, HardwarePrior, StandingBid, StepStatistics
 
 STATE_VERSION = 3
+LONGEST_NEWS_SECONDS = 2.0
+"""Steps are told in batches that are no farther apart."""
 VALIDATION_PASS_SHARE = 0.4
 """A batch of a validation takes this part of a training pass: no backward pass, no optimiser."""
 UNSEEN_VALIDATION_SIGMA = 0.5
@@ -105,6 +107,8 @@ class JobModel:
         self._load_seconds = 0.0
         self._observed: DevicesObserved | None = None
         self._newest_start: float | None = None
+        self._news_at: float | None = None
+        self._news_every_seconds = 0.0
         self._is_first_segment = True
         self._last_work_at: float | None = None
         self._saved_step: int | None = None
@@ -125,6 +129,7 @@ class JobModel:
         self._devices = devices
         self._segments += 1
         self._started_at, self._first_step_at, self._load_seconds = now, None, 0.0
+        self._news_at, self._news_every_seconds = None, 0.0
         self._warm_up_seconds = []
         self._present_steady = 0
         self._last_work_at = now
@@ -380,7 +385,9 @@ class JobModel:
         if self._present_steady >= VISIT_STEPS:
             self._close_warm_up()
         self._ledger.stepped(max(timing.step for timing in event.timings))
-        self._last_work_at = now
+        if self._news_at is not None:  # steps are told in batches: those since the last one were made, too
+            self._news_every_seconds = min(max(0.0, now - self._news_at), LONGEST_NEWS_SECONDS)
+        self._last_work_at = self._news_at = now
 
     def _take_sizes(self, timings: Sequence[StepTiming]) -> None:
         """Samples and passes of a step now; the ragged batch at an epoch's end stands alone."""
@@ -484,7 +491,7 @@ class JobModel:
     def _longest_usual_silence(self, devices: int) -> float:
         usual = self._steps.series(devices).quantile(0.5) or 0.0
         validation = self._ledger.spans.get("validation")
-        return max(usual, validation.running.mean if validation else 0.0)
+        return max(usual, validation.running.mean if validation else 0.0, self._news_every_seconds)
 
     def _widths(self, left: Remaining | None, now: float) -> tuple[float, float]:
         """What scores of earlier forecasts, of past fits and of this one, make of the interval."""
