@@ -23,7 +23,7 @@ from selfsched_broker.core.choices import survey, write_choices
 from selfsched_broker.core.fairness import weight_parts
 from selfsched_broker.core.market import Contender, FairnessOptions, Market
 from selfsched_broker.core.options import partitions, write_options
-from selfsched_broker.core.partition import divide_options
+from selfsched_broker.core.partition import divide_options, solve_options
 from selfsched_broker.core.policies import policy_named
 from selfsched_broker.core.rulings import find_faults
 from selfsched_broker.core.solver import problem as problems
@@ -142,15 +142,42 @@ def test_on_several_models_nobody_is_promised_the_fastest() -> None:
     assert unmet == []
 
 
-def test_shares_that_cannot_all_be_kept_do_not_blur_the_gap() -> None:
+def test_the_most_often_passed_over_come_first_where_not_all_can_be_served() -> None:
     """Twice as many gangs have been passed over as there are nodes."""
     gangs = [job(f"g{i:02}", bid({8: 1000.0 + 10 * i}), i, passed_over=1 + i % 3) for i in range(24)]
     options = options_of(market(gangs, {f"n{i:02}": 8 for i in range(12)}))
     division = divide_options(options, effort=Effort(most_columns=0))
     served = {name for name, choice in division.chosen.items() if choice.devices}
     assert len(served) == 12
-    assert {f"g{i:02}" for i in range(24) if i % 3 == 2} <= served, "the most often passed over first"
+    assert {f"g{i:02}" for i in range(24) if i % 3 == 2} <= served
     assert (division.bound - division.gain) / 24 < 0.01
+
+
+def test_a_share_that_cannot_be_kept_does_not_blur_the_gap() -> None:
+    """Growth is tied to where devices are kept, which the prices do not see: half a share is only theirs."""
+    question = random_market(np.random.default_rng(3), Size(128, 16, 2, 60))
+    given_, rng = rule(THEMIS, question).awards, np.random.default_rng(3)
+    gone = {c.job for c in question.contenders if rng.random() < 0.2}
+    rest = [
+        replace(c, kept=given_[c.job].devices, at_stake=()) for c in question.contenders if c.job not in gone
+    ]
+    kept = {device for c in rest for device in c.kept}
+    seats = [replace(seat, holder=None) for seat in question.seats]
+    freed = replace(
+        question,
+        trigger="device_free",
+        contenders=tuple(rest),
+        seats=tuple(seat for seat in seats if seat.device not in kept),
+        kept_seats=tuple(seat for seat in seats if seat.device in kept),
+    )
+    options = options_of(freed)
+    asked, solution = solve_options(options, Effort(most_columns=0))
+    unmet = (options.urgency > 0) & ~options.enough[solution.chosen]
+    assert unmet.sum() == 1
+    assert options.urgency[unmet].min() > 1
+    assert solution.gap < 0.05
+    assert np.all(asked.gain <= options.problem.gain + options.urgency[options.problem.job] + 1e-9)
+    assert find_faults(freed, rule(THEMIS, freed)) == []
 
 
 @pytest.mark.parametrize("waited", [(0.0, 0.0, 5.0), (9.0, 3.0, 5.0)])
