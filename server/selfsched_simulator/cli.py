@@ -133,7 +133,8 @@ def replay(
     every = term or round_seconds or SimulationOptions(cluster=one_node(1)).term_seconds
     words = Words(
         gpus=gpus, cluster=cluster, round_seconds=round_seconds, term=term,
-        report=every if report is None else report, report_change=_LOG_REPORT_CHANGE, restart=restart,
+        report=every if report is None else report, report_change=_LOG_REPORT_CHANGE, skips_calm_ticks=True,
+        restart=restart,
         noise=noise, seed=seed, limit=limit,
     )  # fmt: skip
     try:

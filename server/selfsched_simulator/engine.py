@@ -139,7 +139,7 @@ class Simulation:
                 break
             arrival = arrivals[-1].arrival_seconds if arrivals else math.inf
             event = self._events[0][0] if self._events else math.inf
-            self._move_to(min(self._wire.next_due(), arrival, event), waits=not arrivals)
+            self._move_to(min(self._next_decision(min(arrival, event)), arrival, event), waits=not arrivals)
             while arrivals and arrivals[-1].arrival_seconds <= self.now:
                 self._arrive(arrivals.pop())
             before = len(self._live)
@@ -160,13 +160,22 @@ class Simulation:
     # --- time ----------------------------------------------------------------------------
 
     def _move_to(self, instant: float, *, waits: bool) -> None:
-        if self._seated or not waits or self._machines.any_comes_back:
-            self._served_at = self.now
-        starved = instant - self._served_at > _MOST_IDLE_TERMS * self.options.tick_seconds
+        served = bool(self._seated) or not waits or self._machines.any_comes_back
+        starved = not served and instant - self._served_at > _MOST_IDLE_TERMS * self.options.tick_seconds
+        if served:
+            self._served_at = instant
         if not math.isfinite(instant) or instant > self._latest_at or starved:
             waiting = count_names(job.row.name for job in self._live.values())
             raise SimulationStuck(f"at {self.now:.0f} s nothing starts the jobs {waiting} any more")
         self.now = max(self.now, instant)
+
+    def _next_decision(self, event: float) -> float:
+        """When the broker is to decide, given when something happens of itself."""
+        due, tick = self._wire.next_due(), self.options.tick_seconds
+        if not self.options.skips_calm_ticks or not due < event < math.inf:
+            return due
+        calm = all(job.has_all for job in self._live.values())
+        return max(due, math.floor(event / tick) * tick) if calm else due
 
     def _plan(self, at: float, what: What, who: str, payload: Any = None) -> int:
         token = next(self._counter)

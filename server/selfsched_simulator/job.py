@@ -141,6 +141,11 @@ class SimulatedJob:
         return self.fraction_done >= _DONE
 
     @property
+    def has_all(self) -> bool:
+        """Whether it has as many devices as it can use."""
+        return len(self.devices) == max(placement.devices for placement in self.claims)
+
+    @property
     def remaining_seconds(self) -> float:
         """Where it is now, as of the last `advance`."""
         return max(0.0, 1.0 - self.fraction_done) * self._run_seconds

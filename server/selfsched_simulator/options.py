@@ -30,6 +30,9 @@ class SimulationOptions:
     """How old a running job's last report may be when the broker decides."""
     report_change: float = 0.0
     """And how old as a part of its remaining time: with 0.05 a job of a day reports once an hour."""
+    skips_calm_ticks: bool = False
+    """While every job has all the devices it can use, ticks are left out but the last before something
+    happens: at them each would win what it has."""
     habits: Habits = field(default_factory=Habits)
     faults: FaultOptions = NO_FAULTS
     fairness: FairnessOptions = field(default_factory=FairnessOptions)

@@ -34,6 +34,7 @@ class Words:
     term: float | None = None
     report: float | None = None
     report_change: float = 0.0
+    skips_calm_ticks: bool = False
     restart: float = 20.0
     noise: float = 0.0
     row_noise: float = 0.0
@@ -100,6 +101,7 @@ def build_options(cluster: Cluster, words: Words) -> SimulationOptions:
         term_seconds=words.term or defaults.term_seconds,
         report_seconds=defaults.report_seconds if words.report is None else words.report,
         report_change=words.report_change,
+        skips_calm_ticks=words.skips_calm_ticks,
         habits=Habits(
             restart_seconds=words.restart,
             noise=words.noise,

@@ -104,3 +104,23 @@ def test_a_policy_that_starves_a_job_is_named_and_does_not_loop() -> None:
     options = SimulationOptions(cluster=one_node(1), round_seconds=100, habits=Habits(restart_seconds=1))
     with pytest.raises(SimulationStuck, match="only"):
         Simulation([rigid_job("only", 0, 1, 10)], Miser(), options).run()
+
+
+@pytest.mark.parametrize("policy", ["themis", "fifo", "srtf"])
+def test_ticks_that_change_nothing_may_be_left_out(policy: str) -> None:
+    """Long jobs with long pauses between their arrivals: the same ends from far fewer auctions."""
+    rng = np.random.default_rng(5)
+    trace = [
+        rigid_job(f"j{i}", float(at), int(rng.choice([1, 2])), float(rng.uniform(100, 9000)))
+        for i, at in enumerate(np.sort(rng.uniform(0, 40_000, 12)))
+    ]
+
+    def run(skips: bool) -> tuple[dict[str, float | None], int]:
+        options = SimulationOptions(cluster=one_node(4), skips_calm_ticks=skips)
+        simulation = Simulation(trace, policy_named(policy), options)
+        ends = {job.row.name: job.finished_at for job in simulation.run()}
+        return ends, simulation.books.broker.next_auction
+
+    every, some = run(skips=False), run(skips=True)
+    assert some[0] == pytest.approx(every[0])
+    assert some[1] < every[1] * 0.7
