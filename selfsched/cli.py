@@ -231,7 +231,7 @@ def _extra_of(error: ModuleNotFoundError) -> str | None:
     package = (error.name or "").split(".")[0]
     extras: dict[str, tuple[Any, ...]] = {
         "train": ("torch", "lightning", "pytorch_lightning"),
-        "broker": ("fastapi", "uvicorn", "sqlalchemy", "alembic", "highspy", "numba"),
+        "broker": ("fastapi", "uvicorn", "sqlalchemy", "alembic", "highspy"),
         "demo": ("sklearn", "nbclient", "nbformat", "ipykernel", "matplotlib"),
     }
     return next((extra for extra, packages in extras.items() if package in packages), None)
