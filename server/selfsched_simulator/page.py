@@ -131,6 +131,8 @@ def _new_figure(width: float, height: float) -> Figure:
 
 def _distributions(shown: Sequence[tuple[str, Sequence[Finished]]], scale: Scale) -> Figure:
     figure = _new_figure(11, 3.6)
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     left, middle, right = figure.subplots(1, 3)
     for policy, jobs in shown:
         _cumulate(left, policy, [job.completion_seconds / 3600 for job in jobs])
@@ -138,6 +140,9 @@ def _distributions(shown: Sequence[tuple[str, Sequence[Finished]]], scale: Scale
         _cumulate(right, policy, rhos_themis(jobs, scale))
     for axes, words in ((left, "completion, hours"), (middle, "rho, static"), (right, "rho, live jobs")):
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_xlabel(words)
         axes.grid(alpha=0.3)
     middle.axvline(UNFAIR_ABOVE, color="grey", linestyle=":")
