@@ -90,6 +90,10 @@ class Mover:
     def status_line(self) -> str | None:
         return None
 
+    def news(self) -> tuple[str, ...]:
+        """Nothing happens that a user should be told."""
+        return ()
+
     def end(self, outcome: Outcome, reason: str) -> None:
         """Nothing is held."""
 

@@ -91,8 +91,9 @@ def check_real(rows: list[Row], *, resized: bool) -> None:
         assert row.source == "real"
         assert row.resized == resized
         assert row.remaining_s > 0
-        assert row.ours_error is not None
         assert row.tqdm_error is not None
+    # A tenth of a run of seconds can be over before the model was told of its first steps.
+    assert all(row.ours_error is not None for row in rows[1:])
 
 
 @pytest.mark.slow
