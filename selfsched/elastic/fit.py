@@ -370,6 +370,7 @@ class FitRun:
                     best_model_path=best, final_path=final,
                 )
             )  # fmt: skip
+            self._process.writer.flush()
 
     def raised(self, error: Exception) -> None:
         """The user's code raised: tell the supervisor, with the traceback."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -43,6 +44,7 @@ class RankProcess:
         self._block = ControlBlock(spec.control_block) if spec.control_block.exists() else None
         self._warned: set[str] = set()
         self.writer = EventWriter(spec.events_socket)
+        atexit.register(self.writer.flush)  # its thread ends with the process, said or not
         self.fits = 0
         """Fits begun so far: ordinals count from 1."""
         self.send(RankStarted(rank=self.rank, pid=os.getpid()))
@@ -98,6 +100,7 @@ class RankProcess:
     def close(self) -> None:
         """Let go of the socket and the control block."""
         self.writer.close()
+        atexit.unregister(self.writer.flush)
         if self._block is not None:
             self._block.close()
 

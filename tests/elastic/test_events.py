@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -130,3 +132,38 @@ def test_a_forked_worker_says_nothing(tmp_path: Path) -> None:
         writer._pid = os.getpid()
         writer.close()
     assert heard == [RankStarted(rank=0, pid=1)]
+
+
+_LAST_WORDS = """
+import sys, time
+from pathlib import Path
+from selfsched.core.events import Left
+from selfsched.elastic import events
+from selfsched.elastic.process import RankProcess
+from selfsched.elastic.segment import SegmentSpec
+from selfsched.elastic.worker import _end
+
+convert = events.event_to_line
+def slowly(event):
+    time.sleep(0.05)
+    return convert(event)
+events.event_to_line = slowly
+
+where = Path(sys.argv[1])
+spec = SegmentSpec(
+    run_directory=where, ordinal=0, world_size=1,
+    events_socket=where / "events", control_block=where / "control",
+)
+process = RankProcess(spec, "exit")
+process.send(Left(rank=0, step=3, reason="ordered"))
+if sys.argv[2] == "as the zygote's children end":
+    _end(0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["as an interpreter ends", "as the zygote's children end"])
+def test_what_was_said_last_is_heard_though_the_process_ends_at_once(tmp_path: Path, way: str) -> None:
+    with supervisor(tmp_path / "events") as heard:
+        subprocess.run([sys.executable, "-c", _LAST_WORDS, str(tmp_path), way], check=True, timeout=60)
+    assert [event.kind for event in heard] == ["rank_started", "left"]
