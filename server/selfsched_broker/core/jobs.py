@@ -20,6 +20,7 @@ from selfsched.protocol import (
     JobReport,
     JobState,
     Outcome,
+    Placement,
     ProblemCode,
     RegisterJob,
     ReleaseDevices,
@@ -30,7 +31,8 @@ from selfsched_broker.core.books import Books, Job, JobPulse, Lease, LeasePulse
 from selfsched_broker.core.draft import Context, Decision, Draft
 from selfsched_broker.core.grants import change_job, is_repaid, settle_claims, take_word
 from selfsched_broker.core.leases import JOB_TABLE, ClaimEvent, JobEvent, Refusal, step
-from selfsched_broker.core.metering import Meter
+from selfsched_broker.core.metering import Meter, claim_for
+from selfsched_broker.core.track_record import TrackRecord, tallied
 from selfsched_broker.core.views import instructions
 
 
@@ -113,7 +115,8 @@ def report(books: Books, ctx: Context, job_id: str, message: JobReport) -> Decis
     had_repaid = is_repaid(draft, job)
     for lease in _renewed(books, job, message):
         draft.put(LeasePulse(lease=lease.id, renewed_at=ctx.now))
-    draft.put(_pulse_after(pulse, message, ctx.now))
+    here, record = _placement(books, message.devices_in_use), books.accounts[job.account].claims
+    draft.put(_pulse_after(pulse, message, ctx.now, here, record))
     _follow_state(draft, job, message)
     _take_bid(draft, job, message)
     _keep_progress(draft, job_id)
@@ -156,7 +159,19 @@ def _renewed(books: Books, job: Job, message: JobReport) -> Sequence[Lease]:
     return kept
 
 
-def _pulse_after(pulse: JobPulse, message: JobReport, now: float) -> JobPulse:
+def _placement(books: Books, devices: Sequence[str]) -> Placement | None:
+    """How some devices lie; None where one is not known, or they are of several models."""
+    if not devices or any(device not in books.devices for device in devices):
+        return None
+    known = [books.devices[device] for device in devices]
+    if len({device.model for device in known}) > 1:
+        return None
+    return Placement(devices=len(known), nodes=len({device.node for device in known}), model=known[0].model)
+
+
+def _pulse_after(
+    pulse: JobPulse, message: JobReport, now: float, here: Placement | None, record: TrackRecord
+) -> JobPulse:
     same_start = pulse.heard and pulse.incarnation == message.incarnation
     running = message.state is JobState.RUNNING
     stepped = message.step != pulse.step
@@ -181,22 +196,36 @@ def _pulse_after(pulse: JobPulse, message: JobReport, now: float) -> JobPulse:
         idle_seconds=message.idle_seconds,
         forecast=message.forecast,
         warned=pulse.warned & {"end-600", "end-60"} if stepped else pulse.warned,
-        meter=_metered(pulse.meter, message, now),
+        meter=_metered(pulse.meter, message, now, here, record),
+        tally=tallied(
+            pulse.tally,
+            message.bid,
+            here,
+            was=(pulse.state, pulse.devices_in_use, pulse.reported_at, pulse.fraction_done),
+            now=(message.state, message.devices_in_use, now, message.fraction_done),
+        ),
     )
 
 
-def _metered(meter: Meter, message: JobReport, now: float) -> Meter:
+def _metered(
+    meter: Meter, message: JobReport, now: float, here: Placement | None, record: TrackRecord
+) -> Meter:
     """The job's claim beside the pace at which its work is seen to get done."""
     devices, fraction, step = tuple(sorted(message.devices_in_use)), message.fraction_done, message.step
     running = message.state is JobState.RUNNING
     meter = meter.moved_on(devices, running=running, now=now, fraction=fraction, step=step)
     if message.bid is None or message.bid.end_is_unknown:
         return meter
-    claims = (row for row in message.bid.rows if row.placement.devices == len(devices))
-    claim = next((row for row in claims if row.remaining_seconds is not None), None)
-    if claim is None or claim.remaining_seconds is None:
+    meter = meter.restated(message.bid.rows, fraction)
+    claim = claim_for(here, message.bid.rows) if here is not None else None
+    if here is None or claim is None or claim.remaining_seconds is None:
         return meter
-    return meter.compared(claim.remaining_seconds, claim.sigma_log, now=now, fraction=fraction, step=step)
+    prior = (record.factor, record.spread_log) if record.weight else (1.0, 0.0)
+    seconds, sigma = claim.remaining_seconds, claim.sigma_log
+    compared = meter.compared(seconds, sigma, now=now, fraction=fraction, step=step, prior=prior)
+    if compared is meter or fraction >= 1:
+        return compared
+    return replace(compared, told=(here, seconds / (1 - fraction)))
 
 
 def _follow_state(draft: Draft, job: Job, message: JobReport) -> None:
@@ -296,9 +325,19 @@ def end_job(draft: Draft, job_id: str, message: EndJob) -> None:
             waiting_since=None,
         )
     )
+    _count_claims(draft, job)
     draft.say(job_id, message.reason or f"ended: {message.outcome}")
     draft.touch(job_id)
     draft.wake()
+
+
+def _count_claims(draft: Draft, job: Job) -> None:
+    """What the job claimed beside what it took goes into its account's record."""
+    pulse, account = draft.books.job_pulses.get(job.id), draft.books.accounts[job.account]
+    if pulse is not None:
+        claims = account.claims.with_job(pulse.tally, draft.now)
+        if claims is not account.claims:
+            draft.put(replace(account, claims=claims))
 
 
 def live_job(books: Books, job_id: str) -> Job:

@@ -181,6 +181,9 @@ def _contender(draft: Draft, job: Job, stakes: Stakes) -> Contender:
     account, pulse = books.accounts[job.account], books.job_pulses.get(job.id)
     is_metered = pulse is not None and job.bid is not None and not job.bid.end_is_unknown
     meter = pulse.meter if pulse is not None and is_metered else Meter()
+    factor, sigma = meter.factor, meter.sigma_log
+    if sigma is None and is_metered and account.claims.weight:
+        factor, sigma = account.claims.factor, _doubted(job, account.claims.spread_log)
     return Contender(
         job=job.id,
         number=job.number,
@@ -203,9 +206,14 @@ def _contender(draft: Draft, job: Job, stakes: Stakes) -> Contender:
         passed_over=job.passed_over,
         quota_left=quota_left(books, job.account),
         wanted_devices=job.wanted_devices,
-        claim_factor=meter.factor,
-        claim_sigma_log=meter.sigma_log,
+        claim_factor=factor,
+        claim_sigma_log=sigma,
     )
+
+
+def _doubted(job: Job, spread_log: float) -> float:
+    """How sure unproven times are: as its account's were, or less if the job says so."""
+    return max(spread_log, *(row.sigma_log for row in job.bid.rows)) if job.bid else spread_log
 
 
 def kept_devices(books: Books, job_id: str, at_stake: Iterable[str]) -> tuple[str, ...]:

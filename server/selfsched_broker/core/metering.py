@@ -17,7 +17,10 @@ A job whose end is unknown claims no time, and is not corrected.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+from selfsched.protocol import BidRow, Placement
 
 SEEN_SECONDS = 10.0
 """Seen for s seconds, a pace is known to SEEN_SECONDS / s (log), as long as that is small."""
@@ -49,6 +52,8 @@ class Meter:
     base: float = 1.0
     """The factor before this run on these devices: where it starts from."""
     base_sigma_log: float | None = None
+    told: tuple[Placement, float] | None = None
+    """The claim that was compared last, in seconds of the whole run."""
 
     def moved_on(
         self, devices: tuple[str, ...], *, running: bool, now: float, fraction: float, step: int
@@ -61,10 +66,33 @@ class Meter:
         return Meter(
             devices=devices, since=since, fraction=fraction, step=step,
             factor=self.factor, sigma_log=self.sigma_log, base=self.factor, base_sigma_log=self.sigma_log,
+            told=self.told,
         )  # fmt: skip
 
+    def restated(self, rows: Sequence[BidRow], fraction: float) -> Meter:
+        """The meter of a job that does not run and bids anew: what it says without a step is no news.
+
+        The factor is scaled so that the claim that was corrected stays corrected to the same time.
+        """
+        if self.since is not None or self.told is None or fraction >= 1:
+            return self
+        placement, before = self.told
+        claim = claim_for(placement, rows)
+        if claim is None or not claim.remaining_seconds:
+            return self
+        whole = claim.remaining_seconds / (1 - fraction)
+        factor = min(max(self.factor * before / whole, 1 / LARGEST_FACTOR), LARGEST_FACTOR)
+        return replace(self, factor=factor, base=factor, told=(placement, whole))
+
     def compared(
-        self, claimed_seconds: float, sigma_log: float, *, now: float, fraction: float, step: int
+        self,
+        claimed_seconds: float,
+        sigma_log: float,
+        *,
+        now: float,
+        fraction: float,
+        step: int,
+        prior: tuple[float, float] = (1.0, 0.0),
     ) -> Meter:
         """The meter with the factor that a claim of this moment gives.
 
@@ -74,6 +102,8 @@ class Meter:
             now: broker time.
             fraction: its fraction done.
             step: its step.
+            prior: before anything was seen of this job: the factor that its account's record says, and
+                the standard deviation of its logarithm (`track_record`).
         """
         if self.since is None or not LEAST_SECONDS <= claimed_seconds < math.inf:
             return self
@@ -82,8 +112,10 @@ class Meter:
             return self
         seen = math.log((1 - fraction) * seconds / gained / claimed_seconds)
         doubt = math.hypot(SEEN_SECONDS / seconds, SEEN_STEPS / steps, SEEN_SIGMA)
-        claim = max(sigma_log, LEAST_CLAIM_SIGMA) if self.base_sigma_log is None else self.base_sigma_log
-        base = math.log(self.base)
+        if self.base_sigma_log is None:
+            claim, base = max(sigma_log, LEAST_CLAIM_SIGMA, prior[1]), math.log(self.base * prior[0])
+        else:
+            claim, base = self.base_sigma_log, math.log(self.base)
         if abs(seen - base) > CONTRADICTED * math.hypot(claim, doubt):
             trust = 1.0
         else:
@@ -92,3 +124,16 @@ class Meter:
         factor = min(max(factor, 1 / LARGEST_FACTOR), LARGEST_FACTOR)
         sure = doubt if trust == 1.0 else claim * doubt / math.hypot(claim, doubt)
         return replace(self, factor=factor, sigma_log=max(sure, SEEN_SIGMA))
+
+
+def claim_for(here: Placement, rows: Sequence[BidRow]) -> BidRow | None:
+    """The row of a bid that speaks of the placement a job runs on: of its count and its model, and as
+    near to its number of nodes as there is one."""
+    fitting = [
+        row
+        for row in rows
+        if row.remaining_seconds is not None
+        and row.placement.devices == here.devices
+        and row.placement.model in (None, here.model)
+    ]
+    return min(fitting, key=lambda row: abs(row.placement.nodes - here.nodes), default=None)

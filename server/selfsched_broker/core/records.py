@@ -23,6 +23,7 @@ from selfsched.protocol import (
     StandingBid,
 )
 from selfsched_broker.core.metering import Meter
+from selfsched_broker.core.track_record import Tally, TrackRecord
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +73,8 @@ class Account(Record):
     """Integral of the share of one unit of priority in this account (see `shares`)."""
     share_mark: float = 0.0
     """The broker's `share_sum` up to which it is counted."""
+    claims: TrackRecord = field(default_factory=TrackRecord)
+    """How what its jobs claimed came out."""
 
     @property
     def key(self) -> str:
@@ -203,6 +206,10 @@ class Job(Record):
     """Why it has what it has, newest last, at most 20."""
     instructions_version: int = 0
     rho: float | None = None
+    pays_from: float | None = None
+    """Where payments are charged: from when on its devices are taken if somebody waits for them."""
+    barred_until: float | None = None
+    """It has paid with its devices, and does not ask for them again before while others wait."""
 
     @property
     def key(self) -> str:
@@ -249,6 +256,8 @@ class JobPulse(Record):
     """Which warnings it has had."""
     meter: Meter = field(default_factory=Meter)
     """Its claims beside the pace seen."""
+    tally: Tally = field(default_factory=Tally)
+    """What it claimed first beside what it took, for its account's record."""
 
     @property
     def key(self) -> str:
