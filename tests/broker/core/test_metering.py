@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfsched_broker.core.metering import LARGEST_FACTOR, Meter
+from selfsched.protocol import BidRow, Placement
+from selfsched_broker.core.metering import LARGEST_FACTOR, Meter, claim_for
 
 TRUE_SECONDS = 10_000.0
 """A whole run."""
@@ -75,3 +76,20 @@ def test_whatever_is_claimed_the_factor_stays_within_its_bounds(
     meter = Meter().moved_on(("a",), running=True, now=0.0, fraction=0.0, step=0)
     factor = meter.compared(claimed, sigma, now=seconds, fraction=fraction, step=step).factor
     assert 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR
+
+
+def test_a_claim_is_held_against_the_pace_on_its_own_model_and_nodes() -> None:
+    rows = [
+        BidRow(placement=Placement(devices=2, nodes=nodes, model=model), remaining_seconds=seconds,
+               sigma_log=0.1, restart_seconds=5.0)
+        for nodes, model, seconds in ((1, "fast", 100.0), (2, "fast", 140.0), (1, "slow", 900.0))
+    ]  # fmt: skip
+    claims = {
+        (nodes, model): claim_for(Placement(devices=2, nodes=nodes, model=model), rows)
+        for nodes, model in ((1, "fast"), (2, "fast"), (1, "slow"), (2, "slow"), (1, "other"))
+    }
+    seconds = {where: claim and claim.remaining_seconds for where, claim in claims.items()}
+    assert seconds == {
+        (1, "fast"): 100.0, (2, "fast"): 140.0, (1, "slow"): 900.0, (2, "slow"): 900.0, (1, "other"): None,
+    }  # fmt: skip
+    assert claim_for(Placement(devices=4, nodes=1, model="fast"), rows) is None

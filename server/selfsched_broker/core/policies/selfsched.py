@@ -22,9 +22,14 @@ so that, counted by the device,
 * further devices bring a job the logarithm of its speed-up, as in proportional fairness, so
   that what scales badly leaves them to others.
 
+Where there are several models, a second on a placement is worth critical x devices x pace besides,
+pace being the part of a second by which it brings the end of all work nearer (`matching`): jobs
+go where they lose least against other models, and the bound of the critical path is the programme's.
+
 rho here is T_shared / T_fair, T_fair = the whole run on the larger of its share and m, times jobs
 per device (1 / share, at least 1) over its life as it was and, until its end, as it is: finish-time
-fairness with the crowd of today going on. Remaining times are what the job bids, corrected by the
+fairness with the crowd of today going on. On several models the run is taken in turns on all of
+them, each for its part of the devices. Remaining times are what the job bids, corrected by the
 progress seen (`metering`). Where the job has to move, U counts with h / (h + 1.2 restart), h being how
 long that will be of use: a term for a job that waits, for who would oust it for as little again; for
 one that changes its devices until its end, but no longer than a term and fifty restarts.
@@ -36,8 +41,10 @@ needs runs earlier until the broker has seen its pace.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -46,6 +53,7 @@ from selfsched_broker.core.auction import Rule, hold_auction
 from selfsched_broker.core.choices import Standing, Worth
 from selfsched_broker.core.fairness import Row, rate, restart_cost
 from selfsched_broker.core.market import Market, Ruling
+from selfsched_broker.core.policies.matching import match
 
 LATE_FROM = 1.3
 """A rho at which lateness weighs as much as an average job's shortness."""
@@ -89,30 +97,42 @@ class _Outlook:
 
 def worths(standings: Mapping[str, Standing], market: Market) -> dict[str, Worth]:
     """What placements are worth to each job of a market."""
-    outlooks = {job: _outlook(standing) for job, standing in standings.items()}
+    models = Counter(seat.model for seat in (*market.seats, *market.kept_seats))
+    outlooks = {job: _outlook(standing, models) for job, standing in standings.items()}
     if not outlooks:
         return {}
     every = outlooks.values()
+    term = market.options.term_seconds
+    matching = None
+    if len(models) > 1:
+        matching = match({job: standing.rows for job, standing in standings.items()}, models, term)
     usual = median(outlook.remaining for outlook in every)
     soonest = max(
         sum(outlook.work for outlook in every) / max(market.total_devices, 1),
         max(outlook.least_remaining for outlook in every),
+        matching.soonest if matching else 0.0,
     )
     found = {}
     for job, standing in standings.items():
         outlook = outlooks[job]
         short = min(usual / outlook.remaining, SHORTEST) / standing.allowed[0]
         late = min(max(outlook.rho, 0.0) / LATE_FROM, LATEST) ** LATE_POWER
-        slack = soonest - outlook.late_remaining
-        critical = CRITICAL if slack <= market.options.term_seconds else 0.0
-        found[job] = _worth(standing, short + late, critical, market)
+        critical = CRITICAL if soonest - outlook.late_remaining <= term else 0.0
+        pace = partial(matching.pace, job) if matching else None
+        found[job] = _worth(standing, short + late, critical, pace, market)
     return found
 
 
 RULE = Rule(worths=worths, considers_all=True, entitles=False, pays=False)
 
 
-def _worth(standing: Standing, urgency: float, critical: float, market: Market) -> Worth:
+def _worth(
+    standing: Standing,
+    urgency: float,
+    critical: float,
+    pace: Callable[[float], float] | None,
+    market: Market,
+) -> Worth:
     smallest = standing.allowed[0]
     undone = max(1.0 - standing.contender.fraction_done, 1e-9)
     reference = rate(standing.rows, standing.contender.fraction_done, smallest)
@@ -129,12 +149,15 @@ def _worth(standing: Standing, urgency: float, critical: float, market: Market) 
             if standing.held:
                 horizon = min(placement.remaining_seconds, horizon + LASTING * restart)
             useful *= horizon / (horizon + options.move_gain * restart)
-        return standing.weight * smallest * (urgency * useful + critical * min(gain, 1.0))
+        worth = smallest * (urgency * useful + critical * min(gain, 1.0))
+        if pace is not None:
+            worth += CRITICAL * market.total_devices * pace(placement.remaining_seconds)
+        return standing.weight * worth
 
     return worth
 
 
-def _outlook(standing: Standing) -> _Outlook:
+def _outlook(standing: Standing, models: Mapping[str, int]) -> _Outlook:
     contender, rows = standing.contender, standing.rows
     undone = max(1.0 - contender.fraction_done, 1e-9)
     smallest, largest = standing.allowed[0], standing.allowed[-1]
@@ -142,14 +165,27 @@ def _outlook(standing: Standing) -> _Outlook:
     remaining = max(undone / rate(rows, contender.fraction_done, fair_devices), _LEAST_SECONDS)
     best = min(rows, key=lambda row: row.remaining_seconds)
     crowd = max(1.0, _jobs_per_device(standing, remaining))
-    whole = remaining / undone
+    whole = 1.0 / max(_rate_in_turns(standing, models, fair_devices), 1e-12)
     return _Outlook(
         remaining=remaining,
         least_remaining=best.remaining_seconds,
         late_remaining=best.remaining_seconds * math.exp(min(DOUBT * best.sigma_log, 3.0)),
         work=min(row.devices * row.remaining_seconds for row in rows),
-        rho=(contender.age_seconds + remaining) / (whole * crowd),
+        rho=(contender.age_seconds + whole * undone) / (whole * crowd),
     )
+
+
+def _rate_in_turns(standing: Standing, models: Mapping[str, int], devices: float) -> float:
+    """Whole runs per second on so many devices of each model, each for its part of the time."""
+    rows, done = standing.rows, standing.contender.fraction_done
+    if len(models) < 2:
+        return rate(rows, done, devices)
+    pace = 0.0
+    for model, count in models.items():
+        fitting = [row for row in rows if row.model in (None, model)]
+        if fitting:
+            pace += count / sum(models.values()) * rate(fitting, done, devices)
+    return pace
 
 
 def _jobs_per_device(standing: Standing, remaining: float) -> float:
