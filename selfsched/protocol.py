@@ -578,6 +578,8 @@ class AwardView(Message):
     rho_after: float | None = None
     payment: Fraction | None = None
     """Themis's hidden payment c: the share of its value that the job would keep."""
+    term_part: Fraction | None = None
+    """The part of its term that this leaves it, where payments are charged."""
     reason: Text
 
 
@@ -674,6 +676,19 @@ class WhatIfAnswer(Message):
 # --- administration ----------------------------------------------------------------------
 
 
+class ClaimsHeld(Message):
+    """How the times that an account's jobs claimed came out, beside what they took."""
+
+    jobs: Count
+    """So many were compared."""
+    took_over_claimed: Annotated[float, Field(gt=0)]
+    """Time taken over time claimed: mean, shrunk towards 1, the newest jobs counting most."""
+    spread_log: Annotated[float, Field(ge=0)]
+    """Standard deviation of its logarithm from job to job."""
+    factor: Annotated[float, Field(gt=0)]
+    """What the times of a new job are multiplied with until its own pace is seen."""
+
+
 class AccountView(Message):
     account: Name
     weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
@@ -685,6 +700,8 @@ class AccountView(Message):
     debt_device_seconds: Annotated[float, Field(ge=0)] = 0.0
     forecast_scores: ForecastScores | None = None
     """How the forecasts of its jobs came out."""
+    claims: ClaimsHeld | None = None
+    """How the times that its jobs claimed came out; None: nothing could be compared yet."""
 
 
 class SetAccount(Message):
