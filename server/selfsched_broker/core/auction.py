@@ -9,7 +9,7 @@
    Pareto-efficient and does not change when one job measures its time in another unit.
 5. What is left goes to those not considered, by the same rule; a holder among them whose term
    ended keeps its place there, and counts with its v0 as long as it wins nothing.
-6. Payment (recorded, not charged): with W = sum over the others of weight x log value,
+6. Payment (charged or only recorded: `charging`): with W = sum over the others of weight x log value,
    -log c_i = (W without i - W with i) / weight_i. For equal weights this is Themis's hidden
    payment, the product of the others' values with i over that without i. Each c_i comes from
    an exact division without i.
@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from selfsched_broker.core.allocation import MOST_WORK, Division, Question, divide, fits_counts
+from selfsched_broker.core.charging import part_of_term
 from selfsched_broker.core.choices import (
     Ground,
     Standing,
@@ -322,12 +323,26 @@ def _conclude(sitting: _Sitting) -> Ruling:
             rho_before=outcome.rho_before,
             rho_after=outcome.rho_after,
             payment=sitting.payments.get(job),
+            term_part=_term_part(outcome, sitting),
             reason=explain(outcome, crowd, market),
         )
     first = sitting.reservation.job
     reserve = {first: sitting.reservation.devices} if first and not awards[first].devices else {}
     reason = sum_up(market, awards.values())
     return Ruling(awards=awards, gap=sitting.gap, reserve=reserve, reason=reason, settle=sitting.settle)
+
+
+def _term_part(outcome: Outcome, sitting: _Sitting) -> float | None:
+    """f of a winner: against what it keeps if it wins nothing here."""
+    contender, job = outcome.contender, outcome.contender.job
+    payment, standing = sitting.payments.get(job), sitting.standings.get(job)
+    if payment is None or standing is None or outcome.rho_after is None:
+        return None
+    if outcome.got <= len(contender.kept):
+        return None
+    kept = row_for(standing, contender.kept, sitting.ground) if contender.kept else None
+    moves = bool(kept) and bool(contender.at_stake)
+    return part_of_term(payment, _rho(standing, kept, moves, sitting), outcome.rho_after)
 
 
 def _outcome(contender: Contender, sitting: _Sitting) -> Outcome:

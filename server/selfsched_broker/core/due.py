@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from selfsched.protocol import EndJob, JobState, Outcome, Resume
 from selfsched_broker.core.books import Agenda, Books, Claim, Job, JobPulse, Lease, LeasePulse
+from selfsched_broker.core.charging import collect
 from selfsched_broker.core.controls import newest_first, pause_job
 from selfsched_broker.core.draft import Context, Decision, Draft
 from selfsched_broker.core.fairness import is_measured
@@ -90,6 +91,7 @@ def advance(books: Books, ctx: Context) -> Decision[None]:
     _grant_claims(draft)
     if ctx.now >= draft.books.agenda.quiet_until:
         _grant_to_sitters(draft)
+        collect(draft)
         _hold_auctions(draft)
     if draft.books.agenda.wake:
         draft.put(replace(draft.books.agenda, wake=False))
@@ -142,6 +144,8 @@ def _job_deadlines(books: Books, ctx: Context, job: Job) -> Iterator[float]:
         limit = options.idle_lost_seconds if "idle" in pulse.warned else options.idle_warned_seconds
         if pulse.idle_seconds > 0:
             yield pulse.reported_at + limit - pulse.idle_seconds
+    if job.pays_from is not None and job.pays_from > ctx.now:
+        yield job.pays_from
     if job.resume is Resume.NEVER:
         ends = min(lease.term_ends_at for lease in books.leases_of(job.id))
         if ends > ctx.now:

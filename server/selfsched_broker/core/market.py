@@ -107,6 +107,8 @@ class FairnessOptions:
     """Stands in for the remaining time of a job that could not measure itself on its visit."""
     visit_steps: int = 30
     visit_seconds: float = 60.0
+    payments: Literal["auto", "record", "charge"] = "auto"
+    """Whether the payments of an auction are charged or only recorded (`charging`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,6 +141,8 @@ class Award:
     rho_after: float | None = None
     payment: float | None = None
     """Themis's c in (0, 1]; None for who won nothing by the auction."""
+    term_part: float | None = None
+    """The part of its term that this leaves it, where payments are charged (`charging`)."""
     reason: str
 
 

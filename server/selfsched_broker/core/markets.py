@@ -55,6 +55,8 @@ def contends(draft: Draft, job: Job) -> bool:
         return False
     if job.resume is Resume.NEVER and job.state is JobState.WAITING and draft.books.all_leases_of(job.id):
         return False  # it has had its time and cannot go on
+    if job.barred_until is not None and draft.now < job.barred_until:
+        return False  # it has paid with its devices
     return not is_silent(draft, job)
 
 

@@ -17,6 +17,7 @@ from pathlib import PurePath
 
 from selfsched.protocol import AuctionView, AwardView, JobState, Resume
 from selfsched_broker.core.books import Auction, Books, Holding
+from selfsched_broker.core.charging import bill, charges
 from selfsched_broker.core.draft import Context, Decision, Draft, Settlement
 from selfsched_broker.core.grants import claim, grant, is_free, order_leave
 from selfsched_broker.core.market import Award, Contender, Market, Ruling, Trigger
@@ -45,6 +46,11 @@ def hold_auction(draft: Draft, trigger: Trigger, stakes: Stakes) -> None:
         _renew_and_leave(draft, contender, ruling.awards[contender.job])
     for contender in market.contenders:
         _gain(draft, market, contender, ruling.awards[contender.job])
+    if charges(draft.ctx.fairness, market.total_devices):
+        for contender in market.contenders:
+            award = ruling.awards[contender.job]
+            if award.term_part is not None:
+                bill(draft, contender, len(award.devices), award.term_part)
     reserve = tuple(sorted(ruling.reserve.items()))
     draft.put(replace(draft.books.agenda, reserve=reserve))
 
@@ -179,6 +185,7 @@ def _award_view(contender: Contender, award: Award) -> AwardView:
         rho_before=award.rho_before,
         rho_after=award.rho_after,
         payment=award.payment,
+        term_part=award.term_part,
         reason=award.reason[:_LONGEST_WORDS],
     )
 

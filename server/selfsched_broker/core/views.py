@@ -6,10 +6,13 @@ a device is told as an account only.
 
 from __future__ import annotations
 
+import math
+
 from selfsched.protocol import (
     AccountView,
     AuctionView,
     AwardView,
+    ClaimsHeld,
     ClusterView,
     DeviceSpan,
     DeviceState,
@@ -27,6 +30,7 @@ from selfsched_broker.core.draft import Context
 from selfsched_broker.core.leases import Refusal
 from selfsched_broker.core.look_ahead import look_ahead
 from selfsched_broker.core.shares import age_seconds, share_over_life
+from selfsched_broker.core.track_record import TrackRecord
 
 
 def instructions(books: Books, ctx: Context, job_id: str) -> Instructions:
@@ -238,9 +242,8 @@ def auction_view(books: Books, ctx: Context, number: int, account: str, *, admin
 
 
 def _sealed(award: AwardView) -> AwardView:
-    return award.model_copy(
-        update={"rho_before": None, "rho_after": None, "payment": None, "reason": "another account's"}
-    )
+    numbers = dict.fromkeys(("rho_before", "rho_after", "payment", "term_part"))
+    return award.model_copy(update={**numbers, "reason": "another account's"})
 
 
 def account_view(books: Books, name: str) -> AccountView:
@@ -261,8 +264,17 @@ def account_view(books: Books, name: str) -> AccountView:
         held_devices=sum(len(books.devices_of(job.id)) for job in books.live_jobs_of(name)),
         used_device_seconds=account.used_device_seconds,
         debt_device_seconds=account.debt_device_seconds,
+        claims=claims_held(account.claims),
         forecast_scores=past_forecasts.summary(books, name),
     )
+
+
+def claims_held(record: TrackRecord) -> ClaimsHeld | None:
+    """How an account's claims came out; None: nothing could be compared yet."""
+    if not record.weight:
+        return None
+    ratio, spread = math.exp(record.mean_log), record.spread_log
+    return ClaimsHeld(jobs=record.jobs, took_over_claimed=ratio, spread_log=spread, factor=record.factor)
 
 
 def _job(books: Books, job_id: str) -> Job:
