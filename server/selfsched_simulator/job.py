@@ -221,7 +221,8 @@ class SimulatedJob:
         self._here = self._placement(layout)
         self._run_seconds = self.row.speed.run_seconds(layout) if devices else math.inf
         self._saved = self.fraction_done
-        self.productive_at = now + self.restart_seconds if math.isfinite(self._run_seconds) else math.inf
+        begins = max(now + self.restart_seconds, self.row.ready_seconds)
+        self.productive_at = begins if math.isfinite(self._run_seconds) else math.inf
         self.history.append((now, len(devices)))
 
     def _placement(self, layout: tuple[tuple[str, int], ...]) -> Placement | None:

@@ -52,6 +52,8 @@ class TraceJob:
     """Bids from its registration on; otherwise it must have measured itself on a first visit."""
     restart_seconds: float | None = None
     """What a start costs it; None: what the simulation says."""
+    ready_seconds: float = 0.0
+    """Instant before which it makes no step, whatever it holds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
