@@ -232,6 +232,8 @@ class Warned(_Frozen):
     kind: Literal["warned"] = "warned"
     code: str
     message: str
+    is_printed: bool = True
+    """Whether the rank has told its user."""
 
 
 class RankRefused(_Frozen):

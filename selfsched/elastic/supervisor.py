@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from selfsched import settings
+from selfsched.core.events import Warned
 from selfsched.elastic import channel
 from selfsched.elastic.allocation import Allocation, AllocationSource, Device, SegmentEnd
 from selfsched.elastic.fixed import FixedEnding
@@ -106,6 +107,7 @@ class Supervisor:
         self._fixed_ending: FixedEnding | None = None
         self._port_retries = 0
         self._hinted = False
+        self._warned: set[str] = set()
         self._made = ProgressMade()
         self._stops = 0
         self._terminated = False
@@ -345,6 +347,9 @@ class Supervisor:
     def _hear(self, event: Any) -> None:
         self._made.saw(event)
         self._voice.event(event)
+        if isinstance(event, Warned) and not event.is_printed and event.code not in self._warned:
+            self._warned.add(event.code)
+            self._voice.say(event.message)
         self._source.handle(event)
 
     def _show_waiting(self, wanted: Allocation, now: float) -> None:

@@ -235,7 +235,7 @@ class FitMeter:
         if self.doubt is None:
             self.doubt = meter.disagreement()
             if self.doubt is not None:
-                self._send(Warned(code="communication_differs", message=self.doubt))
+                self._send(Warned(code="communication_differs", message=self.doubt, is_printed=False))
         return last
 
     def _put_in(self) -> None:

@@ -23,7 +23,7 @@ from selfsched_broker.failpoint import Failpoint
 
 PREFIX = "SELFSCHED_BROKER_"
 DEFAULT_PORT = 8470
-DEFAULT_POLICY = "themis"
+DEFAULT_POLICY = "selfsched"
 """That of `core.policies`, whose imports are too heavy for a command that only asks."""
 DEFAULT_STATE_DIR = Path("/var/lib/selfsched")
 SYSTEM_CONFIG = Path("/etc/selfsched/broker.toml")
@@ -136,6 +136,12 @@ def _flag(text: str) -> bool:
     return known[text.lower()]
 
 
+def _payments(text: str) -> str:
+    if text not in ("auto", "record", "charge"):
+        raise InvalidSettings("must be auto, record or charge")
+    return text
+
+
 def _hosts(text: str) -> frozenset[str]:
     return frozenset(name.strip().lower() for name in text.split(",") if name.strip())
 
@@ -187,6 +193,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("agent", _flag, "`1` or `0`", "`1`", "Offer the devices of this machine."),
     Setting("lock_dir", _path, "path", "`/run/lock/selfsched`", "Directory of the device locks."),
     Setting("policy", str, "name", f"`{DEFAULT_POLICY}`", "The rule by which devices are divided."),
+    Setting(
+        "payments", _payments, "`auto`, `record` or `charge`", "`auto`",
+        "Whether winners of `themis` pay for what their win costs others, or it is only recorded.",
+    ),
     Setting("ready_file", _path, "path", "", "A further `broker.json`, written once it listens."),
     Setting(
         "idle_exit_seconds", _number(0.1, _MOST_SECONDS), "number", "never; private: `600`",
@@ -237,6 +247,8 @@ def load(
             found[setting.name] = _parsed(setting, source, text)
     lease = {name: found.pop(name) for name in _LEASE_MEANINGS if name in found}
     fairness = {name: found.pop(name) for name in _FAIRNESS_MEANINGS if name in found}
+    if "payments" in found:
+        fairness["payments"] = found.pop("payments")
     if "visit_steps" in fairness:
         fairness["visit_steps"] = int(fairness["visit_steps"])
     options = _lease_options(lease)

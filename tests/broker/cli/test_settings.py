@@ -22,7 +22,7 @@ def test_argument_wins_over_environment_over_file(tmp_path: Path) -> None:
     found = load(environment=env, config_file=file, slots=4)
     assert (found.slots, found.lease.term_seconds, found.port) == (4, 40.0, 1)
     assert found.fairness.term_seconds == 40.0
-    assert found.policy == "themis"
+    assert found.policy == "selfsched"
 
 
 @pytest.mark.parametrize("name", ["SELFSCHED_BROKER_SLOT", "SELFSCHED_BROKER_TERMSECONDS"])

@@ -13,7 +13,7 @@ from selfsched_broker.core.policies.themis import Themis
 
 _KINDS: tuple[type[Policy], ...] = (Selfsched, Themis, Fifo, Srtf, Las, Maxmin, Goodput)
 POLICIES: dict[str, type[Policy]] = {str(kind.name): kind for kind in _KINDS}
-DEFAULT_POLICY = "themis"
+DEFAULT_POLICY = "selfsched"
 
 
 def policy_named(name: str) -> Policy:
