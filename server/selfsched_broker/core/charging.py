@@ -11,9 +11,9 @@ from the bid as metered by the steps seen, so that no claim alone can make them.
 Where payments are charged (`FairnessOptions.payments`) the other 1 - f of the term, times the devices won,
 becomes a **debt** of the account. A debt is collected from the end of a term: at the end of what it is
 owed, a job leaves all its devices, if its last move is repaid and while a job of another account that
-could use them waits with nothing. Until the tick it does not ask for devices as long as others wait. What is
-not collected stays, is collected first at the account's next win, and never grows beyond a term of all
-devices. Where payments are only recorded no debt comes of them.
+could use them waits with nothing. Until the tick it asks for devices only if some are free and nobody else
+waits. What is not collected stays, is collected first at the account's next win, and never grows beyond a
+term of all devices. Where payments are only recorded no debt comes of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from selfsched_broker.core.books import Job
 from selfsched_broker.core.draft import Draft
 from selfsched_broker.core.grants import is_repaid, order_leave
 from selfsched_broker.core.market import Contender, FairnessOptions
-from selfsched_broker.core.markets import allowed_counts, contends
+from selfsched_broker.core.markets import allowed_counts, contends, free_devices
 
 CHARGED_FROM = math.inf
 """Devices from which `auto` charges (docs/decisions/0018)."""
@@ -81,7 +81,7 @@ def collect(draft: Draft) -> None:
         return
     jobs = list(draft.books.live_jobs())
     waiting = [job for job in jobs if _waits(draft, job)]
-    if not waiting:
+    if not waiting and any(job.barred_until is not None for job in jobs) and free_devices(draft):
         _lift_bars(draft, jobs)
     tick = draft.books.agenda.next_tick_at
     for job in jobs:
