@@ -10,6 +10,7 @@ from selfsched.errors import Refused
 from selfsched.protocol import (
     Accepted,
     AccountView,
+    ClaimsHeld,
     ForecastScores,
     IssueToken,
     SetAccount,
@@ -78,11 +79,13 @@ def list_users(as_json: Json = False, state_dir: StateDir = None) -> None:
         return
     show_table(
         "Accounts",
-        ("account", "weight", "may hold", "holds", "used", "forecasts held", "admin", "disabled"),
+        ("account", "weight", "may hold", "holds", "used", "owes", "forecasts held", "took / claimed", "admin", "disabled"),
         (
             (
                 a.account, f"{a.weight:g}", a.max_devices or "any", a.held_devices,
-                duration(a.used_device_seconds), _held_words(a.forecast_scores),
+                duration(a.used_device_seconds),
+                duration(a.debt_device_seconds) if a.debt_device_seconds else "",
+                _held_words(a.forecast_scores), _claims_words(a.claims),
                 "yes" if a.admin else "", "yes" if a.disabled else "",
             )
             for a in accounts
@@ -140,6 +143,10 @@ def revoke_token(
 
 def _held_words(scores: ForecastScores | None) -> str:
     return f"{scores.held} of {scores.made}" if scores is not None else "-"
+
+
+def _claims_words(claims: ClaimsHeld | None) -> str:
+    return f"{claims.took_over_claimed:.2f} over {claims.jobs}" if claims is not None else "-"
 
 
 def _show_account(account: AccountView, as_json: bool) -> None:
