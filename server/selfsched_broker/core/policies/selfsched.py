@@ -53,13 +53,9 @@ from selfsched_broker.core.auction import Rule, hold_auction
 from selfsched_broker.core.choices import Standing, Worth
 from selfsched_broker.core.fairness import Row, rate, restart_cost
 from selfsched_broker.core.market import Market, Ruling
-from selfsched_broker.core.policies.matching import match
+from selfsched_broker.core.policies.matching import Matching, match
 
-LATE_FROM = 1.3
-"""A rho at which lateness weighs as much as an average job's shortness."""
-LATE_POWER = 6
 LATEST = 100.0
-CRITICAL = 30.0
 DOUBT = 1.28
 """Standard deviations by which a remaining time may well be longer (90 %)."""
 LASTING = 50.0
@@ -70,14 +66,30 @@ _LEAST_SECONDS = 1e-3
 _LEAST_SHARE = 1e-9
 
 
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """How much what counts counts. The broker uses the defaults; a bench varies them."""
+
+    late_from: float = 1.3
+    """A rho at which lateness weighs as much as an average job's shortness."""
+    late_power: float = 6.0
+    critical: float = 30.0
+    """What keeping the end of all work from moving weighs beside it."""
+
+
 class Selfsched:
     """Least mean completion within fairness and the critical path; the default."""
 
     name = "selfsched"
 
+    def __init__(self, weights: Weights = Weights()) -> None:
+        self._rule = Rule(
+            worths=partial(worths, weights=weights), considers_all=True, entitles=False, pays=False
+        )
+
     def rule(self, market: Market, rng: np.random.Generator) -> Ruling:
         """Divide the seats. The generator is not drawn from."""
-        return hold_auction(market, RULE)
+        return hold_auction(market, self._rule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +107,11 @@ class _Outlook:
     rho: float
 
 
-def worths(standings: Mapping[str, Standing], market: Market) -> dict[str, Worth]:
+def worths(
+    standings: Mapping[str, Standing],
+    market: Market,
+    weights: Weights = Weights(),
+) -> dict[str, Worth]:
     """What placements are worth to each job of a market."""
     models = Counter(seat.model for seat in (*market.seats, *market.kept_seats))
     outlooks = {job: _outlook(standing, models) for job, standing in standings.items()}
@@ -116,14 +132,15 @@ def worths(standings: Mapping[str, Standing], market: Market) -> dict[str, Worth
     for job, standing in standings.items():
         outlook = outlooks[job]
         short = min(usual / outlook.remaining, SHORTEST) / standing.allowed[0]
-        late = min(max(outlook.rho, 0.0) / LATE_FROM, LATEST) ** LATE_POWER
-        critical = CRITICAL if soonest - outlook.late_remaining <= term else 0.0
-        pace = partial(matching.pace, job) if matching else None
+        late = min(max(outlook.rho, 0.0) / weights.late_from, LATEST) ** weights.late_power
+        critical = weights.critical if soonest - outlook.late_remaining <= term else 0.0
+        pace = partial(_pace, matching, job, weights.critical * market.total_devices) if matching else None
         found[job] = _worth(standing, short + late, critical, pace, market)
     return found
 
 
-RULE = Rule(worths=worths, considers_all=True, entitles=False, pays=False)
+def _pace(matching: Matching, job: str, scale: float, remaining_seconds: float) -> float:
+    return scale * matching.pace(job, remaining_seconds)
 
 
 def _worth(
@@ -151,7 +168,7 @@ def _worth(
             useful *= horizon / (horizon + options.move_gain * restart)
         worth = smallest * (urgency * useful + critical * min(gain, 1.0))
         if pace is not None:
-            worth += CRITICAL * market.total_devices * pace(placement.remaining_seconds)
+            worth += pace(placement.remaining_seconds)
         return standing.weight * worth
 
     return worth
