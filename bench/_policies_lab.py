@@ -80,7 +80,10 @@ def lab(case: Case, seed: int) -> Trace:
     """The jobs of a seed. The same draws whatever the setting: only what it says is different."""
     rng = np.random.default_rng(seed)
     draws = [
-        (rng.exponential(), rng.normal(), rng.random(), rng.choice(GANG_SIZES, p=GANG_PARTS), rng.uniform(0.6, 0.95))
+        (
+            rng.exponential(), rng.normal(), rng.random(), rng.choice(GANG_SIZES, p=GANG_PARTS),
+            rng.uniform(0.6, 0.95),
+        )
         for _ in range(case.jobs)
     ]  # fmt: skip
     seconds = [float(MEDIAN_SECONDS * np.exp(SPREAD * normal)) for _, normal, *_ in draws]

@@ -1,9 +1,10 @@
 """What policies and settings do: `python -m bench.policies [--traces FOLDER] [--json] [--quick]`.
 
-*Sensitivity*: random labs of sixteen devices (Poisson arrivals, lognormal durations, gangs and elastic jobs),
-one setting varied at a time, under the default policy and under `themis`; means over the seeds. Needs no data.
+*Sensitivity*: random labs of sixteen devices (Poisson arrivals, lognormal durations, gangs and
+elastic jobs), one setting varied at a time, under the default policy and under `themis`; means over
+the seeds. Needs no data.
 
-With `--traces FOLDER` (of `rigid_120_32gpu.csv` and `rigid_220_64gpu.csv`, as the simulator reads them):
+With `--traces FOLDER`, where `rigid_120_32gpu.csv` and `rigid_220_64gpu.csv` lie:
 
 *Policies*: every policy on the gangs of 120 and 220 jobs, with remaining times known and, for those that
 use them, wrong by a fixed factor.
