@@ -20,7 +20,7 @@ from selfsched_simulator.trace import Trace, TraceJob
 
 CLUSTER = "2x8"
 DEVICES = 16
-JOBS = 100
+JOBS = 60
 MEDIAN_SECONDS, SPREAD = 1500.0, 1.1
 """Of the time on one device, or of a gang's: lognormal."""
 GANG_SIZES, GANG_PARTS = (1, 2, 4, 8), (0.5, 0.25, 0.17, 0.08)

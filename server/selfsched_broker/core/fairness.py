@@ -88,6 +88,8 @@ class Row:
     restart_seconds: float
     sigma_log: float = 0.0
     """Of the logarithm of `remaining_seconds`."""
+    information_seconds: float = 0.0
+    """What it would save, on average, to have measured this placement before choosing one."""
 
 
 def is_measured(bid: StandingBid | None) -> bool:
@@ -113,6 +115,7 @@ def measured_rows(contender: Contender) -> tuple[Row, ...]:
             row.remaining_seconds * contender.claim_factor,
             row.restart_seconds,
             row.sigma_log if sure is None else sure,
+            row.information_seconds * contender.claim_factor,
         )
         for row in contender.bid.rows
         if row.remaining_seconds is not None

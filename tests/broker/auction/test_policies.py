@@ -23,7 +23,9 @@ def test_the_short_run_before_the_long_while_nothing_presses() -> None:
     # A far longer job keeps the others off the critical path.
     longest = gang("longest", 1, 200_000, 4, kept=("n/2",))
     assert counts(rule(OURS, market([*jobs, longest], 3))) == {
-        "long": 0, "middle": 1, "short": 1,
+        "long": 0,
+        "middle": 1,
+        "short": 1,
         "longest": 1,
     }
 
@@ -137,3 +139,16 @@ def test_no_job_and_one_job(name: str) -> None:
     policy = policy_named(name)
     assert rule(policy, market([], 2)).awards == {}
     assert counts(rule(policy, market([job("a", bid({1: 90, 2: 50}))], 2))) == {"a": 2}
+
+
+def test_a_device_that_is_of_no_use_goes_where_a_visit_is_expected_to_tell_most() -> None:
+    table = {1: 20_000.0, 2: 19_900.0}
+    for information, given in ((0.0, {"curious": 1, "sure": 1}), (3000.0, {"curious": 2, "sure": 1})):
+        plain = bid(table, restart=60, running_on=1)
+        rows = tuple(
+            row.model_copy(update={"information_seconds": information}) if row.placement.devices == 2 else row
+            for row in plain.rows
+        )
+        curious = job("curious", plain.model_copy(update={"rows": rows}), 1, at_stake=("n/0",))
+        sure = job("sure", plain, 2, at_stake=("n/1",))
+        assert counts(rule(OURS, market([curious, sure], 3))) == given

@@ -34,6 +34,9 @@ progress seen (`metering`). Where the job has to move, U counts with h / (h + 1.
 long that will be of use: a term for a job that waits, for who would oust it for as little again; for
 one that changes its devices until its end, but no longer than a term and fifty restarts.
 
+A placement that was never measured counts as quicker by what measuring it is expected to save
+(`information_seconds` of the bid): a doubtful one is tried where that is cheap.
+
 Everybody is considered and nobody pays: it is no auction, and a job that claims less than it
 needs runs earlier until the broker has seen its pace.
 """
@@ -62,6 +65,8 @@ LASTING = 50.0
 """Restarts for which a placement is expected to last: five times what repays one."""
 SHORTEST = 1e3
 """At most so many times the median job's urgency has a short one."""
+MOST_LEARNED = 0.5
+"""Of a remaining time, what a visit may be expected to save."""
 _LEAST_SECONDS = 1e-3
 _LEAST_SHARE = 1e-9
 
@@ -158,7 +163,10 @@ def _worth(
     def worth(placement: Row | None, moves: bool) -> float:
         if placement is None:
             return 0.0
-        gain = undone / max(placement.remaining_seconds, _LEAST_SECONDS) / reference
+        remaining = placement.remaining_seconds
+        if moves:
+            remaining -= min(placement.information_seconds, MOST_LEARNED * remaining)
+        gain = undone / max(remaining, _LEAST_SECONDS) / reference
         useful = gain if gain < 1 else 1 + math.log(gain)
         if moves:
             restart = restart_cost(standing.rows, placement)
