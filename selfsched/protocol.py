@@ -682,11 +682,12 @@ class ClaimsHeld(Message):
     jobs: Count
     """So many were compared."""
     took_over_claimed: Annotated[float, Field(gt=0)]
-    """Time taken over time claimed: mean, shrunk towards 1, the newest jobs counting most."""
+    """Time taken over time claimed, on a job's fewest devices: the mean, shrunk towards 1, the newest
+    jobs counting most. New claims are multiplied with it."""
+    doubling_over_claimed: Annotated[float, Field(gt=0)]
+    """How this grows with each doubling of the devices: above 1, its jobs scale worse than it says."""
     spread_log: Annotated[float, Field(ge=0)]
     """Standard deviation of its logarithm from job to job."""
-    factor: Annotated[float, Field(gt=0)]
-    """What the times of a new job are multiplied with until its own pace is seen."""
 
 
 class AccountView(Message):

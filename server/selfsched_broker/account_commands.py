@@ -79,7 +79,10 @@ def list_users(as_json: Json = False, state_dir: StateDir = None) -> None:
         return
     show_table(
         "Accounts",
-        ("account", "weight", "may hold", "holds", "used", "owes", "forecasts held", "took / claimed", "admin", "disabled"),
+        (
+            "account", "weight", "may hold", "holds", "used", "owes", "forecasts held", "took over claimed",
+            "admin", "disabled",
+        ),
         (
             (
                 a.account, f"{a.weight:g}", a.max_devices or "any", a.held_devices,

@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from selfsched_broker.core.allocation import MOST_WORK, Division, Question, divide, fits_counts
-from selfsched_broker.core.charging import part_of_term
 from selfsched_broker.core.choices import (
     Ground,
     Standing,
@@ -41,6 +40,7 @@ from selfsched_broker.core.fairness import (
     alone_seconds,
     is_measured,
     measured_rows,
+    part_of_term,
     shared_seconds,
     weight_parts,
 )

@@ -37,20 +37,6 @@ def charges(options: FairnessOptions, devices: int) -> bool:
     return options.payments == "charge" or (options.payments == "auto" and devices >= CHARGED_FROM)
 
 
-def part_of_term(payment: float, rho_kept: float, rho_won: float) -> float:
-    """f: the part of its term that a winner is owed.
-
-    Args:
-        payment: c.
-        rho_kept: rho on what it keeps if it wins nothing; its value is 1 / rho.
-        rho_won: rho on what it won.
-    """
-    kept, won = 1 / max(rho_kept, 1e-300), 1 / max(rho_won, 1e-300)
-    if not won > kept or not math.isfinite(won):
-        return 1.0
-    return min(1.0, max(0.0, (payment * won - kept) / (won - kept)))
-
-
 def bill(draft: Draft, contender: Contender, devices: int, part: float) -> None:
     """Put a win on its account's debt, and plan when the job pays.
 

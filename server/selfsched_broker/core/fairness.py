@@ -24,11 +24,12 @@ Everything here is a pure function of the bid and of the broker's own clock.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from selfsched.protocol import JobState, StandingBid
+from selfsched.protocol import JobState, Placement, StandingBid
 from selfsched_broker.core.books import Account, Job
 from selfsched_broker.core.market import Contender
 
@@ -100,7 +101,8 @@ def is_measured(bid: StandingBid | None) -> bool:
 def measured_rows(contender: Contender) -> tuple[Row, ...]:
     """The rows a contender can be judged by, fewest devices first.
 
-    The times are those it bids, corrected by the progress that was seen (`metering`). A job
+    The times are those it bids, corrected by its account's record (`track_record`) and the progress
+    that was seen (`metering`). A job
     whose end is unknown bids to the limit it states, or to what stands in for one; its
     rows are taken as they are.
     """
@@ -112,7 +114,7 @@ def measured_rows(contender: Contender) -> tuple[Row, ...]:
             row.placement.devices,
             row.placement.nodes,
             row.placement.model,
-            row.remaining_seconds * contender.claim_factor,
+            _believed_seconds(contender, row.placement, row.remaining_seconds),
             row.restart_seconds,
             row.sigma_log if sure is None else sure,
             row.information_seconds * contender.claim_factor,
@@ -121,6 +123,16 @@ def measured_rows(contender: Contender) -> tuple[Row, ...]:
         if row.remaining_seconds is not None
     ]
     return tuple(sorted(rows, key=lambda row: (row.devices, row.nodes, row.model or "")))
+
+
+def _believed_seconds(contender: Contender, placement: Placement, claimed_seconds: float) -> float:
+    """What was seen there, else the claim as its account's record and its own pace elsewhere correct it."""
+    for known, run_seconds in contender.claim_paces:
+        alike = (known.devices, known.nodes) == (placement.devices, placement.nodes)
+        if alike and placement.model in (None, known.model):
+            return run_seconds * max(0.0, 1.0 - contender.fraction_done)
+    by_record = contender.claim_factors.get(placement.devices, 1.0)
+    return claimed_seconds * contender.claim_factor * by_record
 
 
 def rate(rows: Sequence[Row], fraction_done: float, devices: float) -> float:
@@ -165,6 +177,20 @@ def shared_seconds(
         return contender.age_seconds + term_seconds + again
     restart = restart_cost(rows, placement) if moves else 0.0
     return contender.age_seconds + restart + placement.remaining_seconds
+
+
+def part_of_term(payment: float, rho_kept: float, rho_won: float) -> float:
+    """f: the part of its term that a winner is owed where payments are charged (`charging`).
+
+    Args:
+        payment: c.
+        rho_kept: rho on what it keeps if it wins nothing; its value is 1 / rho.
+        rho_won: rho on what it won.
+    """
+    kept, won = 1 / max(rho_kept, 1e-300), 1 / max(rho_won, 1e-300)
+    if not won > kept or not math.isfinite(won):
+        return 1.0
+    return min(1.0, max(0.0, (payment * won - kept) / (won - kept)))
 
 
 def restart_cost(rows: Sequence[Row], placement: Row) -> float:

@@ -220,12 +220,15 @@ def _metered(
     claim = claim_for(here, message.bid.rows) if here is not None else None
     if here is None or claim is None or claim.remaining_seconds is None:
         return meter
-    prior = (record.factor, record.spread_log) if record.weight else (1.0, 0.0)
-    seconds, sigma = claim.remaining_seconds, claim.sigma_log
-    compared = meter.compared(seconds, sigma, now=now, fraction=fraction, step=step, prior=prior)
+    believed = claim.remaining_seconds * record.factors(message.bid.rows).get(here.devices, 1.0)
+    doubt = record.spread_log if record.weight else 0.0
+    compared = meter.compared(
+        believed, claim.sigma_log, now=now, fraction=fraction, step=step, doubt_log=doubt
+    )  # fmt: skip
     if compared is meter or fraction >= 1:
         return compared
-    return replace(compared, told=(here, seconds / (1 - fraction)))
+    undone = 1 - fraction
+    return compared.noted(here, claim.remaining_seconds / undone, believed / undone)
 
 
 def _follow_state(draft: Draft, job: Job, message: JobReport) -> None:

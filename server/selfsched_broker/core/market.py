@@ -32,7 +32,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from selfsched.protocol import Resume, StandingBid
+from selfsched.protocol import Placement, Resume, StandingBid
 
 Trigger = Literal["tick", "device_free", "arrival", "visit", "fixed"]
 
@@ -88,6 +88,10 @@ class Contender:
     """Exactly these or nothing."""
     claim_factor: float = 1.0
     """What the times it bids are to be multiplied with, by the progress seen (`metering`)."""
+    claim_factors: Mapping[int, float] = field(default_factory=dict)
+    """Likewise by device count, by its account's record (`track_record`); a count that lacks: 1."""
+    claim_paces: tuple[tuple[Placement, float], ...] = ()
+    """Where it was seen for long enough: seconds of the whole run, whatever it claims."""
     claim_sigma_log: float | None = None
     """How sure they are then (log); None: as sure as the bid says."""
 

@@ -26,6 +26,7 @@ from selfsched_broker.core.grants import is_free, is_repaid
 from selfsched_broker.core.market import Contender, Market, Seat, Trigger
 from selfsched_broker.core.metering import Meter
 from selfsched_broker.core.shares import age_seconds, share_over_life
+from selfsched_broker.core.track_record import TrackRecord
 
 _SHARE_SLACK = 1e-9
 
@@ -183,9 +184,10 @@ def _contender(draft: Draft, job: Job, stakes: Stakes) -> Contender:
     account, pulse = books.accounts[job.account], books.job_pulses.get(job.id)
     is_metered = pulse is not None and job.bid is not None and not job.bid.end_is_unknown
     meter = pulse.meter if pulse is not None and is_metered else Meter()
-    factor, sigma = meter.factor, meter.sigma_log
-    if sigma is None and is_metered and account.claims.weight:
-        factor, sigma = account.claims.factor, _doubted(job, account.claims.spread_log)
+    record = account.claims if is_metered and job.bid is not None else TrackRecord()
+    sigma = meter.sigma_log
+    if sigma is None and record.weight:
+        sigma = _doubted(job, record.spread_log)
     return Contender(
         job=job.id,
         number=job.number,
@@ -208,7 +210,9 @@ def _contender(draft: Draft, job: Job, stakes: Stakes) -> Contender:
         passed_over=job.passed_over,
         quota_left=quota_left(books, job.account),
         wanted_devices=job.wanted_devices,
-        claim_factor=factor,
+        claim_factor=meter.factor,
+        claim_factors=record.factors(job.bid.rows if job.bid else ()),
+        claim_paces=meter.paces,
         claim_sigma_log=sigma,
     )
 

@@ -33,6 +33,9 @@ LEAST_SECONDS, LEAST_FRACTION = 1e-3, 1e-12
 LEAST_CLAIM_SIGMA = 0.1
 CONTRADICTED = 3.0
 LARGEST_FACTOR = 10.0
+KNOWN_SIGMA = 0.1
+"""A pace that is as sure as this is known: claims for that placement count no more."""
+MOST_PACES = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +57,9 @@ class Meter:
     base_sigma_log: float | None = None
     told: tuple[Placement, float] | None = None
     """The claim that was compared last, in seconds of the whole run."""
+    paces: tuple[tuple[Placement, float], ...] = ()
+    """Seconds of the whole run on placements where they were seen for long enough: no claim for one of
+    them counts any more."""
 
     def moved_on(
         self, devices: tuple[str, ...], *, running: bool, now: float, fraction: float, step: int
@@ -66,8 +72,22 @@ class Meter:
         return Meter(
             devices=devices, since=since, fraction=fraction, step=step,
             factor=self.factor, sigma_log=self.sigma_log, base=self.factor, base_sigma_log=self.sigma_log,
-            told=self.told,
+            told=self.told, paces=self.paces,
         )  # fmt: skip
+
+    def noted(self, here: Placement, claimed_seconds: float, believed_seconds: float) -> Meter:
+        """After a comparison: the claim it was about, and the pace where that is known by now.
+
+        Args:
+            here: the placement.
+            claimed_seconds: of the whole run.
+            believed_seconds: the same, as corrected by its account's record.
+        """
+        meter = replace(self, told=(here, claimed_seconds))
+        if self.sigma_log is None or self.sigma_log > KNOWN_SIGMA:
+            return meter
+        others = tuple(known for known in self.paces if known[0] != here)
+        return replace(meter, paces=(*others, (here, believed_seconds * self.factor))[-MOST_PACES:])
 
     def restated(self, rows: Sequence[BidRow], fraction: float) -> Meter:
         """The meter of a job that does not run and bids anew: what it says without a step is no news.
@@ -92,7 +112,7 @@ class Meter:
         now: float,
         fraction: float,
         step: int,
-        prior: tuple[float, float] = (1.0, 0.0),
+        doubt_log: float = 0.0,
     ) -> Meter:
         """The meter with the factor that a claim of this moment gives.
 
@@ -102,8 +122,7 @@ class Meter:
             now: broker time.
             fraction: its fraction done.
             step: its step.
-            prior: before anything was seen of this job: the factor that its account's record says, and
-                the standard deviation of its logarithm (`track_record`).
+            doubt_log: standard deviation (log) of what its account claims (`track_record`).
         """
         if self.since is None or not LEAST_SECONDS <= claimed_seconds < math.inf:
             return self
@@ -112,10 +131,9 @@ class Meter:
             return self
         seen = math.log((1 - fraction) * seconds / gained / claimed_seconds)
         doubt = math.hypot(SEEN_SECONDS / seconds, SEEN_STEPS / steps, SEEN_SIGMA)
-        if self.base_sigma_log is None:
-            claim, base = max(sigma_log, LEAST_CLAIM_SIGMA, prior[1]), math.log(self.base * prior[0])
-        else:
-            claim, base = self.base_sigma_log, math.log(self.base)
+        least = max(sigma_log, LEAST_CLAIM_SIGMA, doubt_log)
+        claim = least if self.base_sigma_log is None else self.base_sigma_log
+        base = math.log(self.base)
         if abs(seen - base) > CONTRADICTED * math.hypot(claim, doubt):
             trust = 1.0
         else:

@@ -50,7 +50,7 @@ def instructions(books: Books, ctx: Context, job_id: str) -> Instructions:
         order=job.order,
         visit=any(lease.visit for lease in leases),
         rho=job.rho,
-        forecast=look_ahead(books, ctx.now, job_id),
+        forecast=look_ahead(books, ctx, job_id),
         next_report_seconds=ctx.options.report_seconds,
         max_notice_seconds=ctx.options.max_notice_seconds,
         reasons=job.reasons,
@@ -273,8 +273,13 @@ def claims_held(record: TrackRecord) -> ClaimsHeld | None:
     """How an account's claims came out; None: nothing could be compared yet."""
     if not record.weight:
         return None
-    ratio, spread = math.exp(record.mean_log), record.spread_log
-    return ClaimsHeld(jobs=record.jobs, took_over_claimed=ratio, spread_log=spread, factor=record.factor)
+    level, slope = record.line
+    return ClaimsHeld(
+        jobs=record.jobs,
+        took_over_claimed=math.exp(level),
+        doubling_over_claimed=math.exp(slope * math.log(2)),
+        spread_log=record.spread_log,
+    )
 
 
 def _job(books: Books, job_id: str) -> Job:

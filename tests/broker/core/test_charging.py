@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfsched.protocol import JobState
-from selfsched_broker.core.charging import charges, part_of_term
+from selfsched_broker.core.charging import charges
+from selfsched_broker.core.fairness import part_of_term
 from selfsched_broker.core.leases import LeaseOptions
 from selfsched_broker.core.market import FairnessOptions
 from selfsched_broker.core.policies.themis import Themis
