@@ -1,123 +1,160 @@
-"""When a job will be done, given what is known to be coming: the broker's look-ahead.
+"""When jobs will start and be done, given what is known to be coming: the broker's look-ahead.
 
-A job forecasts its end on the devices it has. The broker also knows when the others expect to
-end, and who waits. So it plays the others' ends in their order: what each leaves goes first to
-jobs that wait, the rest in equal parts to those that could use more, each at its next allowed
-count. What nobody can know beforehand, an arrival, is not in it, nor what an auction at a tick
-may change; the assumption is named with the forecast.
+A job forecasts its end on the devices it has. The broker also knows the others, who waits, and the
+rule by which it divides. So it plays all jobs forward from the books (`ahead`): in K worlds, each with
+its own draw of how much later or earlier than said every job is, with its own policy in a
+reduced form at every end and tick. The 10, 50 and 90 % quantiles of what comes out are the forecast.
+What nobody can know beforehand, an arrival, is not in it; the assumption is named with the forecast.
 
-The job's own forecast gives the time on its present devices and its spread, its standing bid
-the ratios of other counts to that. A quantile of the result is played with the same quantile
-of every job: neighbours on one machine are late together.
+A what-if is the same play with other players: the job in question on so many devices, some other
+jobs gone. All variants of one question are played in the same worlds, so they differ by what was
+asked only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from selfsched.protocol import Forecast, JobState
-from selfsched_broker.core.books import Books, Job
+import numpy as np
 
-Quantile = Literal["p10_seconds", "p50_seconds", "p90_seconds"]
+from selfsched.protocol import Forecast
+from selfsched_broker.core.ahead.cast import NEVER, Flags, Floats, Integers, make_cast
+from selfsched_broker.core.ahead.draws import deviations, factors, quantiles
+from selfsched_broker.core.ahead.play import Stage, play
+from selfsched_broker.core.ahead.rules import rule_named
+from selfsched_broker.core.ahead.scene import Player, Scene, take_scene
+from selfsched_broker.core.books import Books
+from selfsched_broker.core.draft import Context
+
+WORLDS, FEW_WORLDS, FEWEST_WORLDS = 25, 15, 5
+"""For a forecast of all jobs; for each variant of a what-if; with more than `MANY_JOBS`."""
+MANY_JOBS = 256
+_MOST_SECONDS = 3.2e9
 
 
-@dataclass(frozen=True, slots=True)
-class _Future:
-    """One job as it is played."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """What is expected of one job, in seconds from when it was made."""
 
-    devices: int
-    times: Mapping[int, float]
-    """Seconds from now to its end on each count that it can bid for."""
-    restarts: Mapping[int, float]
+    start: Forecast | None
+    """When it has devices; all 0 where it has; None: not with the devices that there are."""
+    finish: Forecast | None
+    known: bool = True
+    """Whether it has measured itself; else the finish is a guess."""
+
+    def later(self, seconds: float) -> Foreseen:
+        """The same, seen so much later."""
+        return Foreseen(start=_later(self.start, seconds), finish=_later(self.finish, seconds),
+                        known=self.known)  # fmt: skip
 
 
-def look_ahead(books: Books, now: float, job_id: str) -> Forecast | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One way it could be."""
+
+    asker: Player
+    """The job that is asked about; it takes the place of the one of its id."""
+    without: frozenset[str] = frozenset()
+    """Jobs that have ended."""
+    arrives: bool = False
+    """Whether the asker comes anew, and gets what others have beyond their share."""
+
+
+def look_ahead(books: Books, ctx: Context, job_id: str) -> Forecast | None:
     """The forecast of a job that runs and has made one of its own; None for others."""
     pulse = books.job_pulses.get(job_id)
-    if pulse is None or pulse.forecast is None:
+    if pulse is None or pulse.forecast is None or not books.devices_of(job_id):
         return None
-    quantiles: tuple[Quantile, ...] = ("p10_seconds", "p50_seconds", "p90_seconds")
-    found = [_played(books, now, job_id, quantile) for quantile in quantiles]
-    if any(seconds is None for seconds in found):
-        return None
-    low, middle, high = sorted(seconds for seconds in found if seconds is not None)
-    return Forecast(p10_seconds=low, p50_seconds=middle, p90_seconds=high, assumption="look_ahead")
+    found = foresee(take_scene(books, ctx)).get(job_id)
+    return found.finish if found is not None and found.known else None
 
 
-def _played(books: Books, now: float, job_id: str, quantile: Quantile) -> float | None:
-    own = _future(books, now, books.jobs[job_id], quantile)
-    if own is None:
-        return None
-    others = [job for job in books.live_jobs() if job.id != job_id]
-    waiting = sum(job.min_devices for job in others if job.state is JobState.WAITING)
-    others_futures = [future for job in others if (future := _future(books, now, job, quantile))]
-    ends = sorted((f.times[f.devices], f.devices, max(f.times) > f.devices) for f in others_futures)
-    hungry = 1 + sum(is_hungry for _, _, is_hungry in ends)
-    return _finish(own, offers(ends, waiting, hungry))
-
-
-def offers(ends: list[tuple[float, int, bool]], waiting: int, hungry: int) -> Iterator[tuple[float, int]]:
-    """What comes to the job in question as the others end.
-
-    Args:
-        ends: (seconds from now, devices left, whether it could have used more) of the others, in order.
-        waiting: devices that jobs without any wait for; they come first.
-        hungry: jobs that could use more, the one in question included.
-
-    Yields:
-        (seconds from now, further devices by then).
-    """
-    pool = 0
-    for at, devices, was_hungry in ends:
-        pool += max(0, devices - waiting)
-        waiting = max(0, waiting - devices)
-        hungry -= was_hungry
-        yield at, pool // hungry
-
-
-def _finish(own: _Future, coming: Iterator[tuple[float, int]]) -> float:
-    """Seconds from now to the end of a job that takes what it is offered."""
-    at, left, devices = 0.0, 1.0, own.devices
-    for offered_at, extra in coming:
-        size = max((n for n in own.times if n <= own.devices + extra), default=devices)
-        if size <= devices or own.times[size] >= own.times[devices]:
-            continue
-        done = max(0.0, offered_at - at) / own.times[devices]
-        # A move that the rest of the work does not repay is not made.
-        if left - done <= 0 or (left - done) * (own.times[devices] - own.times[size]) <= own.restarts[size]:
-            break
-        left -= done
-        at, devices = max(at, offered_at) + own.restarts[size], size
-    return at + left * own.times[devices]
-
-
-def _future(books: Books, now: float, job: Job, quantile: Quantile) -> _Future | None:
-    """A running job's own view, moved from its last report to now."""
-    pulse = books.job_pulses.get(job.id)
-    leaving = {h.device for h in books.active_of(job.id) if h.state == "yielding"}
-    devices = len([device for device in books.devices_of(job.id) if device not in leaving])
-    if pulse is None or pulse.forecast is None or job.bid is None or devices == 0:
-        return None
-    rows = {
-        row.placement.devices: row
-        for row in job.bid.rows
-        if row.placement.nodes == 1 and row.remaining_seconds
+def foresee(scene: Scene) -> dict[str, Foreseen]:
+    """What is expected of every job of a scene."""
+    players = scene.players
+    if not players or scene.devices < 1:
+        return {}
+    worlds = WORLDS if len(players) <= MANY_JOBS else FEWEST_WORLDS
+    live = np.ones((worlds, len(players)), dtype=bool)
+    stage = _stage(scene, players, worlds, live, np.zeros(worlds, dtype=bool), None)
+    begun, over = play(stage)
+    starts, ends = quantiles(begun), quantiles(over)
+    return {
+        player.job: Foreseen(start=_forecast(starts[:, j]), finish=_forecast(ends[:, j]), known=player.known)
+        for j, player in enumerate(players)
     }
-    measured = rows.get(len(pulse.devices_in_use) or devices)
-    if measured is None or devices not in rows:
-        return None
-    stated = max(0.0, float(getattr(pulse.forecast, quantile)) - (now - pulse.reported_at))
-    here = measured.remaining_seconds or 0.0
-    return _Future(
-        devices=devices,
-        times={n: stated * (row.remaining_seconds or 0.0) / here for n, row in rows.items()
-               if n == devices or _may_run_on(job, n)},
-        restarts={n: row.restart_seconds for n, row in rows.items()},
+
+
+def foresee_variants(scene: Scene, variants: Sequence[Variant]) -> list[Foreseen]:
+    """What is expected of the asker in each variant, all played in the same worlds."""
+    if not variants or scene.devices < 1:
+        return [Foreseen(start=None, finish=None) for _ in variants]
+    askers = {variant.asker.job for variant in variants}
+    others = [player for player in scene.players if player.job not in askers]
+    players = (*others, *(variant.asker for variant in variants))
+    worlds = FEW_WORLDS if len(players) <= MANY_JOBS else FEWEST_WORLDS
+    live = np.zeros((worlds * len(variants), len(players)), dtype=bool)
+    wanted = np.zeros(len(live), dtype=np.int64)
+    for at, variant in enumerate(variants):
+        rows = slice(at * worlds, (at + 1) * worlds)
+        live[rows, : len(others)] = [player.job not in variant.without for player in others]
+        live[rows, len(others) + at] = True
+        wanted[rows] = len(others) + at
+    arrivals = np.repeat([variant.arrives for variant in variants], worlds)
+    starts, ends = play(_stage(scene, players, worlds, live, arrivals, wanted))
+    found = []
+    for at, variant in enumerate(variants):
+        rows, column = slice(at * worlds, (at + 1) * worlds), len(others) + at
+        start, end = quantiles(starts[rows, column]), quantiles(ends[rows, column])
+        known = variant.asker.known
+        found.append(Foreseen(start=_forecast(start), finish=_forecast(end), known=known))
+    return found
+
+
+def _stage(
+    scene: Scene, players: Sequence[Player], worlds: int, live: Flags, arrivals: Flags,
+    wanted: Integers | None,
+) -> Stage:  # fmt: skip
+    rule = rule_named(scene.policy)
+    cast = make_cast(players, scene.devices, gangs=rule.gangs)
+    held = np.array([_index(cast.counts[j], player.held) for j, player in enumerate(players)])
+    drawn = np.stack([factors(p.low, p.high, deviations(p.number, worlds)) for p in players], axis=1)
+    repeats = len(live) // worlds
+    return Stage(
+        cast=cast, rule=rule, devices=scene.devices, term=scene.term_seconds, tick=scene.tick_seconds,
+        factors=np.tile(drawn, (repeats, 1)), held=np.tile(held, (len(live), 1)),
+        starting=np.tile([player.starting_seconds for player in players], (len(live), 1)),
+        live=live, arrivals=arrivals, wanted=wanted,
     )  # fmt: skip
 
 
-def _may_run_on(job: Job, count: int) -> bool:
-    within = job.min_devices <= count <= job.max_devices
-    return within and (not job.allowed_devices or count in job.allowed_devices)
+def _index(counts: Integers, held: int) -> int:
+    found = np.flatnonzero(counts == held)
+    return int(found[0]) if held and found.size else -1
+
+
+def _forecast(seconds: Floats) -> Forecast | None:
+    low, middle, high = seconds.tolist()
+    if middle >= NEVER / 100:
+        return None
+    return Forecast(
+        p10_seconds=min(low, _MOST_SECONDS),
+        p50_seconds=min(middle, _MOST_SECONDS),
+        p90_seconds=min(high, _MOST_SECONDS),
+        assumption="look_ahead",
+    )
+
+
+def _later(forecast: Forecast | None, seconds: float) -> Forecast | None:
+    if forecast is None or seconds <= 0:
+        return forecast
+    return Forecast(
+        p10_seconds=max(0.0, forecast.p10_seconds - seconds),
+        p50_seconds=max(0.0, forecast.p50_seconds - seconds),
+        p90_seconds=max(0.0, forecast.p90_seconds - seconds),
+        assumption=forecast.assumption,
+    )
+
+
+Outlook = Mapping[str, Foreseen]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from broker.driver import Driver, bid
 
 from selfsched.protocol import Forecast
 from selfsched_broker.core import arbiter
+from selfsched_broker.core.ahead import rules
+from selfsched_broker.core.ahead.rules import RULES
+from selfsched_broker.core.ahead.scene import Player, Scene
 from selfsched_broker.core.leases import LeaseOptions
-from selfsched_broker.core.look_ahead import look_ahead, offers
+from selfsched_broker.core.look_ahead import Variant, foresee, foresee_variants, look_ahead
+from selfsched_broker.core.policies import queues, selfsched
 from selfsched_broker.core.policies.themis import Themis
 
 
@@ -48,7 +54,7 @@ def test_what_another_leaves_at_its_end_is_foreseen(driver: Driver) -> None:
     first, second = two_on_one_each(driver)
     running(driver, first, 100.0, 100.0, 50.0)
     running(driver, second, 30.0, 30.0)
-    told = look_ahead(driver.books, driver.now, first)
+    told = look_ahead(driver.books, driver.ctx, first)
     assert told is not None
     assert told.assumption == "look_ahead"
     assert told.p50_seconds == pytest.approx(30.0 + 1.0 + 0.7 * 50.0)
@@ -60,30 +66,52 @@ def test_without_others_it_is_the_job_s_own_forecast_moved_to_now(driver: Driver
     driver.report(first)
     running(driver, first, 80.0, 160.0, 80.0, spread=10.0)
     driver.now += 5.0
-    told = look_ahead(driver.books, driver.now, first)
+    told = look_ahead(driver.books, driver.ctx, first)
     assert told is not None
-    assert (told.p10_seconds, told.p50_seconds, told.p90_seconds) == (65.0, 75.0, 85.0)
-
-
-def test_who_waits_comes_before_who_would_grow_and_those_share() -> None:
-    ends = [(10.0, 1, False), (20.0, 2, False), (30.0, 4, False)]
-    assert list(offers(ends, waiting=0, hungry=1)) == [(10.0, 1), (20.0, 3), (30.0, 7)]
-    assert list(offers(ends, waiting=2, hungry=1)) == [(10.0, 0), (20.0, 1), (30.0, 5)]
-    ends = [(10.0, 1, True), (20.0, 2, True), (30.0, 4, False)]
-    assert list(offers(ends, waiting=0, hungry=3)) == [(10.0, 0), (20.0, 3), (30.0, 7)]
+    assert (told.p10_seconds, told.p50_seconds, told.p90_seconds) == pytest.approx((65.0, 75.0, 85.0))
 
 
 def test_a_move_that_would_not_pay_is_not_expected(driver: Driver) -> None:
     first, second = two_on_one_each(driver)
     running(driver, first, 100.0, 100.0, 99.5)
     running(driver, second, 30.0, 30.0)
-    told = look_ahead(driver.books, driver.now, first)
+    told = look_ahead(driver.books, driver.ctx, first)
     assert told is not None
     assert told.p50_seconds == pytest.approx(100.0)
 
 
 def test_a_job_that_holds_nothing_or_has_not_measured_has_none(driver: Driver) -> None:
     first, _ = two_on_one_each(driver)
-    assert look_ahead(driver.books, driver.now, first) is None
+    assert look_ahead(driver.books, driver.ctx, first) is None
     waiting = driver.register("cy")
-    assert look_ahead(driver.books, driver.now, waiting) is None
+    assert look_ahead(driver.books, driver.ctx, waiting) is None
+
+
+@pytest.mark.parametrize("policy", sorted(RULES))
+def test_all_jobs_have_a_start_and_an_end_under_every_policy(policy: str) -> None:
+    players = tuple(
+        Player(
+            job=f"j{n}", number=n, account=f"a{n % 3}", weight=1.0, counts=(1, 2), low=0.8, high=1.3,
+            seconds=(1000.0 * n, 600.0 * n), held=1 if n <= 2 else 0, restart_seconds=5.0, share=1.0,
+        )
+        for n in range(1, 7)
+    )  # fmt: skip
+    scene = Scene(players=players, devices=2, policy=policy, term_seconds=300.0, tick_seconds=100.0)
+    found = foresee(scene)
+    assert found == foresee(scene)
+    for told in found.values():
+        assert told.start is not None
+        assert told.finish is not None
+        assert 0 <= told.start.p50_seconds < told.finish.p50_seconds
+    asker = replace(players[0], job="new", number=9, held=0)
+    alone = Variant(asker=asker, without=frozenset(player.job for player in players), arrives=True)
+    among, first = foresee_variants(scene, [Variant(asker=asker, arrives=True), alone])
+    assert among.finish is not None
+    assert first.finish is not None
+    assert first.finish.p50_seconds <= among.finish.p50_seconds
+
+
+def test_the_played_rules_have_the_policies_constants() -> None:
+    for name in ("DOUBT", "LASTING", "LATEST", "SHORTEST"):
+        assert getattr(rules, name) == getattr(selfsched, name)
+    assert rules.LAS_THRESHOLD_DEVICE_SECONDS == queues.LAS_THRESHOLD_DEVICE_SECONDS

@@ -1,0 +1,1 @@
+"""The broker's look-ahead, in parts: the scene, the draws, the policies' rules, the play."""

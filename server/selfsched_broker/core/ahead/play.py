@@ -1,0 +1,248 @@
+"""Jobs played to their ends, in all worlds at once.
+
+Each world has its own time. A step takes every world to its next event: the end of a job, or a tick.
+Then all devices are divided anew (`rules`):
+
+========== =============================================================================
+event      what may be taken from who holds it
+========== =============================================================================
+end        nothing; what is free goes to who waits or can use more
+tick       everything, where the policy takes things away at all; a move costs its restart
+arrival    at the start, where a new job is asked about: what holders have beyond their share
+========== =============================================================================
+
+Ticks are played one by one for as many terms as `MOST_TICKS`, spread over the time that all work
+needs; with longer jobs every second, third or n-th. Nobody arrives.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from selfsched_broker.core.ahead.cast import NEVER, Cast, Flags, Floats, Integers
+from selfsched_broker.core.ahead.rules import PlayedRule, Worlds, owed_devices
+
+MOST_TICKS = 24
+_FOR_SURE = 1e30
+_COMPACTED_EVERY = 6
+_AT_ONCE = 1e-7
+_MOST_PASSES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What is played. R worlds, J jobs."""
+
+    cast: Cast
+    rule: PlayedRule
+    devices: int
+    term: float
+    tick: float
+    """Seconds until the first tick."""
+    factors: Floats
+    """(R, J) true time over median time."""
+    held: Integers
+    """(R, J) index of the count each job has now, -1 for none."""
+    starting: Floats
+    """(R, J) seconds until its first step there."""
+    live: Flags
+    """(R, J) who is there."""
+    arrivals: Flags
+    """(R,) worlds that begin with an arrival."""
+    wanted: Integers | None = None
+    """(R,) the job whose end is asked for; a world ends with it. None: all."""
+
+
+@dataclass(slots=True)
+class _Play:
+    stage: Stage
+    cast: Cast
+    columns: Integers
+    """Jobs of the stage that are still played."""
+    rows: Integers
+    """Worlds of the stage that are still played."""
+    arrivals: Flags
+    wanted: Integers | None
+    factors: Floats
+    left: Floats
+    held: Integers
+    overhead: Floats
+    live: Flags
+    waited: Floats
+    at: Floats
+    tick_at: Floats
+    tick_every: float
+    starts: Floats = field(init=False)
+    ends: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.starts = np.full(self.stage.live.shape, NEVER)
+        self.ends = np.full(self.stage.live.shape, NEVER)
+        self.starts[self.stage.held >= 0] = 0.0
+
+
+def play(stage: Stage) -> tuple[Floats, Floats]:
+    """Play it.
+
+    Returns:
+        When each job starts and ends, in seconds from now, (R, J); `NEVER` for what does not come.
+    """
+    work = stage.cast.seconds * np.where(stage.cast.counts > 0, stage.cast.counts, 1)
+    someone = stage.live.any(axis=0)
+    horizon = max(
+        float((work.min(axis=1) * someone).sum()) / max(stage.devices, 1),
+        float((stage.cast.seconds.min(axis=1) * someone).max()),
+    )
+    every = stage.term * max(1, math.ceil(horizon / stage.term / MOST_TICKS))
+    shown = _Play(
+        stage=stage, cast=stage.cast, columns=np.arange(stage.live.shape[1]),
+        rows=np.arange(len(stage.live)), arrivals=stage.arrivals, wanted=stage.wanted, factors=stage.factors,
+        left=np.where(stage.live, 1.0, 0.0), held=np.where(stage.live, stage.held, -1),
+        overhead=stage.starting.copy(), live=stage.live.copy(), waited=np.zeros(stage.live.shape),
+        at=np.zeros(len(stage.live)), tick_at=np.full(len(stage.live), stage.tick), tick_every=every,
+    )  # fmt: skip
+    _divide(shown, np.zeros(len(stage.live), dtype=bool))
+    shown.arrivals = np.zeros_like(stage.arrivals)
+    for turn in range(4 * stage.live.shape[1] + 16 * MOST_TICKS):
+        is_tick = _move_on(shown)
+        if is_tick is None:
+            break
+        _divide(shown, is_tick)
+        if turn % _COMPACTED_EVERY == _COMPACTED_EVERY - 1:
+            _compact(shown)
+    return shown.starts, shown.ends
+
+
+def _move_on(shown: _Play) -> Flags | None:
+    """Take each world to its next event; returns in which it is a tick, None when all is over."""
+    cast, held = shown.cast, shown.held
+    runs = held >= 0
+    here = cast.seconds[np.arange(held.shape[1]), np.maximum(held, 0)] * shown.factors
+    to_end = np.where(runs & shown.live, shown.overhead + shown.left * here, np.inf)
+    first = to_end.min(axis=1, initial=np.inf)
+    top = np.maximum((cast.counts > 0).sum(axis=1) - 1, 0)
+    hungry = (shown.live & (held < top)).any(axis=1)
+    to_tick = np.where(hungry, np.maximum(shown.tick_at - shown.at, 0.0), np.inf)
+    lapse = np.minimum(first, to_tick)
+    active = np.isfinite(lapse) & shown.live.any(axis=1) & (shown.at < NEVER / 10)
+    stuck = ~np.isfinite(first) & (shown.at > shown.tick_at.min() + 1e3 * shown.tick_every)
+    active &= ~stuck
+    if not active.any():
+        return None
+    lapse = np.where(active, lapse, 0.0)
+    is_tick: Flags = active & (to_tick <= first)
+    worked = np.maximum(lapse[:, None] - shown.overhead, 0.0)
+    shown.overhead = np.where(runs, np.maximum(shown.overhead - lapse[:, None], 0.0), 0.0)
+    shown.left = np.where(runs, np.maximum(shown.left - worked / np.maximum(here, 1e-9), 0.0), shown.left)
+    shown.waited = np.where(runs, 0.0, shown.waited + lapse[:, None])
+    ended = active[:, None] & shown.live & runs & (to_end <= (lapse * (1 + 1e-12) + _AT_ONCE)[:, None])
+    shown.at = shown.at + lapse
+    shown.tick_at = np.where(is_tick, shown.at + shown.tick_every, shown.tick_at)
+    rows, jobs = np.nonzero(ended)
+    shown.ends[shown.rows[rows], shown.columns[jobs]] = shown.at[rows]
+    shown.live = shown.live & ~ended
+    shown.held = np.where(ended, -1, held)
+    if shown.wanted is not None:
+        over = shown.ends[shown.rows, shown.wanted] < NEVER
+        shown.live &= ~over[:, None]
+    return is_tick
+
+
+def _divide(shown: _Play, is_tick: Flags) -> None:
+    cast, stage, old = shown.cast, shown.stage, shown.held
+    worlds = Worlds(
+        cast=cast, live=shown.live, at=shown.at, left=shown.left, held=old, waited=shown.waited,
+        owed=owed_devices(cast, shown.live, stage.devices), devices=stage.devices, term=stage.term,
+    )  # fmt: skip
+    density = _densities(worlds, stage.rule)
+    kept = _kept(worlds, stage.rule, is_tick, shown.arrivals)
+    places = np.arange(cast.counts.shape[1])
+    density = np.where(places <= kept[:, :, None], _FOR_SURE, density)
+    able = shown.live[:, :, None] & (cast.steps > 0) & (density > 0)
+    new = _dense_first(np.where(able, density, -np.inf), cast, stage.devices, skips=stage.rule.skips) - 1
+    new = np.where(shown.live, new, -1)
+    moved = (new != old) & (new >= 0)
+    shown.overhead = np.where(moved, np.broadcast_to(cast.restarts, new.shape), shown.overhead)
+    rows, jobs = np.nonzero(moved & (old < 0))
+    places_of = shown.rows[rows], shown.columns[jobs]
+    shown.starts[places_of] = np.minimum(shown.starts[places_of], shown.at[rows])
+    shown.held = new
+
+
+def _densities(worlds: Worlds, rule: PlayedRule) -> Floats:
+    """What each step up is worth by the device; no step is worth more than the one before."""
+    cast = worlds.cast
+    worth = rule.worth(worlds)
+    sizes = np.maximum(cast.steps, 1)
+    density = np.diff(worth, axis=2, prepend=0.0) / sizes
+    held = np.maximum(worlds.held, 0)[:, :, None]
+    count = cast.counts[np.arange(len(cast.counts))[:, None], held[:, :, 0].T].T[:, :, None]
+    as_is = np.take_along_axis(worth, held, axis=2) / np.maximum(count, 1)
+    # What it has is one piece: its parts would be moves.
+    has = np.arange(cast.counts.shape[1]) <= worlds.held[:, :, None]
+    density = np.where(has, np.maximum(density, as_is), density)
+    found: Floats = np.minimum.accumulate(density, axis=2)
+    return found
+
+
+def _kept(worlds: Worlds, rule: PlayedRule, is_tick: Flags, arrives: Flags) -> Integers:
+    """(R, J) index of the count that nobody takes from a job now, -1 for none."""
+    held, cast = worlds.held, worlds.cast
+    taken = is_tick[:, None] & cast.movable & rule.preempts
+    kept = np.where(taken, -1, held)
+    if rule.yields and arrives.any():
+        short = (cast.counts < worlds.owed[:, :, None] - 1e-9) & (cast.counts > 0)
+        enough = np.minimum(short.sum(axis=2), held)
+        kept = np.where(arrives[:, None] & cast.movable, enough, kept)
+    return kept
+
+
+def _dense_first(density: Floats, cast: Cast, devices: int, *, skips: bool) -> Integers:
+    """(R, J) how many steps each job is given, the densest first."""
+    rows, jobs, width = density.shape
+    flat = (density * (1 - 1e-9 * np.arange(width))).reshape(rows, -1)
+    order = np.argsort(-flat, axis=1)
+    valid = np.take_along_axis(flat, order, axis=1) > 0
+    most = int(valid.sum(axis=1).max(initial=0))
+    order, valid = order[:, :most], valid[:, :most]
+    size = np.where(valid, cast.steps.reshape(-1)[order], 0)
+    taken = valid & (np.cumsum(size, axis=1) <= devices)
+    if skips:
+        _fill(taken, valid, size, order // width, devices, jobs)
+    given = np.zeros((rows, jobs * width), dtype=bool)
+    np.put_along_axis(given, order, taken, axis=1)
+    found: Integers = given.reshape(rows, jobs, width).sum(axis=2)
+    return found
+
+
+def _fill(taken: Flags, valid: Flags, size: Integers, job: Integers, devices: int, jobs: int) -> None:
+    """Let those behind pass what does not fit, until nothing fits any more."""
+    blocked = np.zeros((len(taken), jobs), dtype=bool)
+    for _ in range(_MOST_PASSES):
+        room = devices - np.where(taken, size, 0).sum(axis=1)
+        rest = valid & ~taken
+        wide = rest & (size > room[:, None])
+        rows, items = np.nonzero(wide)
+        blocked[rows, job[rows, items]] = True
+        rest &= ~np.take_along_axis(blocked, job, axis=1)
+        if not rest.any():
+            return
+        taken |= rest & (np.cumsum(np.where(rest, size, 0), axis=1) <= room[:, None])
+
+
+def _compact(shown: _Play) -> None:
+    """Play on without the jobs that have ended everywhere, and the worlds that are over."""
+    kept: Flags = np.asarray(shown.live.any(axis=0))
+    if kept.any() and kept.sum() <= 0.8 * len(kept):
+        shown.cast, shown.columns = shown.cast.only(kept), shown.columns[kept]
+        for name in ("factors", "left", "held", "overhead", "live", "waited"):
+            setattr(shown, name, getattr(shown, name)[:, kept])
+    goes_on: Flags = np.asarray(shown.live.any(axis=1))
+    if goes_on.any() and goes_on.sum() <= 0.8 * len(goes_on):
+        names = ("factors", "left", "held", "overhead", "live", "waited", "at", "tick_at", "rows", "arrivals")
+        for name in names:
+            setattr(shown, name, getattr(shown, name)[goes_on])
+        shown.wanted = None if shown.wanted is None else shown.wanted[goes_on]

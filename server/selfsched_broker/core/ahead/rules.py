@@ -1,0 +1,187 @@
+"""How the policies divide, in a form that divides a thousand worlds at once.
+
+Every policy is a density: what the next devices of a job are worth, by the device. Seats go to
+the densest first, which is the best division where worths are concave in devices and gangs are small
+(Dantzig 1957), and an approximation elsewhere; the policies themselves solve it exactly. The
+worths are the policies' own (`policies`, `auction`) with these simplifications: all devices are alike
+and everything fits on its node; everybody is considered; nobody has unrepaid moves; quotas, charged
+payments, wanted devices and reservations are not played. `maxmin` is played as `themis`, `goodput` by
+speed-up alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from selfsched_broker.core.ahead.cast import NEVER, Cast, Flags, Floats, Integers
+
+# The constants of `policies.selfsched` and `policies.queues`, which import the views that tell what is
+# foreseen here; a test keeps them the same.
+CRITICAL, DOUBT, LASTING = 30.0, 1.28, 50.0
+LATE_FROM, LATE_POWER, LATEST = 1.3, 6, 100.0
+SHORTEST = 1e3
+LAS_THRESHOLD_DEVICE_SECONDS = 57_600.0
+MOVE_GAIN = 1.2
+_ENTITLED = 1e6
+_LEAST = 1e-9
+
+
+@dataclass(slots=True, kw_only=True)
+class Worlds:
+    """What a rule sees of all worlds at one event of each."""
+
+    cast: Cast
+    live: Flags  # (R, J)
+    at: Floats  # (R,) seconds from now
+    left: Floats  # (R, J) of what is left now
+    held: Integers  # (R, J) index of the count it has, -1 for none
+    waited: Floats  # (R, J) seconds since it last had a device
+    owed: Floats  # (R, J) devices
+    devices: int
+    term: float
+
+    @property
+    def remaining(self) -> Floats:
+        """(R, J, C) median seconds to the end on each count."""
+        return np.minimum(self.left[:, :, None] * self.cast.seconds, NEVER)
+
+    def moves(self) -> Flags:
+        """(R, J, C) whether a count is another than what it has."""
+        found: Flags = np.arange(self.cast.counts.shape[1]) != self.held[:, :, None]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedRule:
+    """One policy as it is played."""
+
+    worth: Callable[[Worlds], Floats]
+    """(R, J, C) of each count, from nothing."""
+    gangs: bool = False
+    skips: bool = True
+    """Whether those behind pass one that does not fit."""
+    preempts: bool = True
+    """Whether a tick takes devices away."""
+    yields: bool = True
+    """Whether one that comes gets what holders have beyond their share."""
+
+
+def owed_devices(cast: Cast, live: Flags, devices: int) -> Floats:
+    """Each job's share among those that live in its world, (R, J)."""
+    groups = np.eye(int(cast.accounts.max()) + 1)[cast.accounts]
+    priorities = live * cast.priorities
+    by_account = priorities @ groups
+    weight_of = np.zeros(groups.shape[1])
+    weight_of[cast.accounts] = cast.weights
+    total = np.maximum((by_account > 0) @ weight_of, _LEAST)
+    part = priorities / np.maximum((by_account @ groups.T), _LEAST)
+    owed: Floats = devices * part * cast.weights / total[:, None]
+    return owed
+
+
+def _selfsched(worlds: Worlds) -> Floats:
+    cast, live, remaining = worlds.cast, worlds.live, worlds.remaining
+    smallest = cast.counts[:, 0]
+    gain = cast.seconds[:, :1] / cast.seconds
+    useful = np.where(gain < 1, gain, 1 + np.log(np.maximum(gain, 1.0)))
+    fair = np.maximum((cast.counts <= worlds.owed[:, :, None]).sum(axis=2) - 1, 0)
+    fair = np.minimum(fair, (cast.counts > 0).sum(axis=1) - 1)
+    on_fair = np.maximum(worlds.left * cast.seconds[np.arange(len(smallest)), fair], 1e-3)
+    usual = _medians(on_fair, live)
+    short = np.minimum(usual[:, None] / on_fair, SHORTEST) / smallest
+    age, owed = cast.ages + worlds.at[:, None], np.maximum(worlds.owed, 1e-6)
+    crowd = np.maximum(
+        (cast.ages / cast.shares + (worlds.at[:, None] + on_fair) / owed) / (age + on_fair), 1.0
+    )
+    whole = on_fair / np.maximum(worlds.left * (1 - cast.done), _LEAST)
+    late = np.minimum((age + on_fair) / (whole * crowd) / LATE_FROM, LATEST) ** LATE_POWER
+    best = np.where(live, worlds.left * cast.seconds.min(axis=1), 0.0)
+    work = np.where(live, worlds.left * (cast.seconds * np.maximum(cast.counts, 1)).min(axis=1), 0.0)
+    soonest = np.maximum(work.sum(axis=1) / max(worlds.devices, 1), best.max(axis=1))
+    likely_late = best * np.exp(np.minimum(DOUBT * cast.sigmas, 3.0))
+    critical = np.where(soonest[:, None] - likely_late <= worlds.term, CRITICAL, 0.0)
+    restart = cast.restarts[:, None]
+    horizon = np.where(
+        worlds.held[:, :, None] >= 0, np.minimum(remaining, worlds.term + LASTING * restart), worlds.term
+    )
+    lasting = np.where(worlds.moves(), horizon / np.maximum(horizon + MOVE_GAIN * restart, _LEAST), 1.0)
+    weight = worlds.owed * live.sum(axis=1)[:, None] / max(worlds.devices, 1) * smallest
+    worth: Floats = weight[:, :, None] * (
+        (short + late)[:, :, None] * useful * lasting + critical[:, :, None] * np.minimum(gain, 1.0)
+    )
+    return worth
+
+
+def _medians(values: Floats, live: Flags) -> Floats:
+    ordered = np.sort(np.where(live, values, np.inf), axis=1)
+    middle = np.maximum(live.sum(axis=1) - 1, 0)
+    rows = np.arange(len(values))
+    found: Floats = (ordered[rows, middle // 2] + ordered[rows, (middle + 1) // 2]) / 2
+    return np.where(np.isfinite(found), found, 1.0)
+
+
+def _themis(worlds: Worlds) -> Floats:
+    cast, remaining = worlds.cast, worlds.remaining
+    age = (cast.ages + worlds.at[:, None])[:, :, None]
+    restart = cast.restarts[:, None]
+    shared = age + np.where(worlds.moves(), MOVE_GAIN * restart, 0.0) + remaining
+    nothing = age + worlds.term + restart + remaining[:, :, :1]
+    weight = worlds.owed * worlds.live.sum(axis=1)[:, None] / max(worlds.devices, 1)
+    worth = weight[:, :, None] * np.log(nothing / np.maximum(shared, _LEAST))
+    entitled = (worlds.owed * np.maximum(1.0, worlds.waited / worlds.term))[:, :, None]
+    within = np.where(cast.counts == cast.counts[:, :1], entitled, worlds.owed[:, :, None])
+    due = (cast.counts > 0) & (cast.counts <= within + _LEAST)
+    due &= worth >= np.maximum.accumulate(worth, axis=2)  # nobody is entitled to what does not pay
+    bonus = _ENTITLED * np.where(due, cast.counts, 0)
+    found: Floats = worth + np.maximum.accumulate(bonus, axis=2)
+    return found
+
+
+def _fifo(worlds: Worlds) -> Floats:
+    return _ranked(worlds, -worlds.cast.numbers[None, :])
+
+
+def _srtf(worlds: Worlds) -> Floats:
+    return _ranked(worlds, -worlds.remaining[:, :, 0])
+
+
+def _las(worlds: Worlds) -> Floats:
+    cast = worlds.cast
+    undone = worlds.left * (1 - cast.done)
+    whole = cast.seconds[:, 0] / np.maximum(1 - cast.done, _LEAST)
+    served = (1 - undone) * whole * cast.counts[:, 0] > LAS_THRESHOLD_DEVICE_SECONDS
+    return _ranked(worlds, -(served * 1e9 + cast.numbers))
+
+
+def _ranked(worlds: Worlds, place: Floats) -> Floats:
+    """Worths whose densities are in the order of `place` (R, J), the largest first."""
+    order = np.argsort(np.argsort(np.where(worlds.live, place, -np.inf), axis=1), axis=1) + 1.0
+    return np.asarray(order[:, :, None] * worlds.cast.counts, dtype=np.float64)
+
+
+def _goodput(worlds: Worlds) -> Floats:
+    cast = worlds.cast
+    gain = cast.seconds[:, :1] / cast.seconds
+    restart = cast.restarts[:, None]
+    lasting = np.where(worlds.moves(), worlds.term / (worlds.term + restart), 1.0)
+    worth: Floats = gain * lasting * cast.counts[:, :1] * worlds.owed[:, :, None]
+    return worth
+
+
+RULES: dict[str, PlayedRule] = {
+    "selfsched": PlayedRule(_selfsched),
+    "themis": PlayedRule(_themis),
+    "maxmin": PlayedRule(_themis),
+    "goodput": PlayedRule(_goodput),
+    "fifo": PlayedRule(_fifo, gangs=True, skips=False, preempts=False, yields=False),
+    "srtf": PlayedRule(_srtf, gangs=True, yields=False),
+    "las": PlayedRule(_las, gangs=True, yields=False),
+}
+
+
+def rule_named(policy: str) -> PlayedRule:
+    """How a policy is played; one that is not known as ours."""
+    return RULES.get(policy, RULES["selfsched"])
