@@ -30,6 +30,8 @@ from selfsched_broker.core.draft import Context
 WORLDS, FEW_WORLDS, FEWEST_WORLDS = 25, 15, 5
 """For a forecast of all jobs; for each variant of a what-if; with more than `MANY_JOBS`."""
 MANY_JOBS = 256
+MOST_IN_REPORTS = 16
+"""Live jobs up to which every report is answered with a play; with more it takes too long."""
 _MOST_SECONDS = 3.2e9
 
 
@@ -62,9 +64,14 @@ class Variant:
 
 
 def look_ahead(books: Books, ctx: Context, job_id: str) -> Forecast | None:
-    """The forecast of a job that runs and has made one of its own; None for others."""
+    """The forecast of a job that runs and has made one of its own.
+
+    None for others, and for all while more than `MOST_IN_REPORTS` jobs live: their own forecasts stand.
+    """
     pulse = books.job_pulses.get(job_id)
     if pulse is None or pulse.forecast is None or not books.devices_of(job_id):
+        return None
+    if sum(1 for _ in books.live_jobs()) > MOST_IN_REPORTS:
         return None
     found = foresee(take_scene(books, ctx)).get(job_id)
     return found.finish if found is not None and found.known else None

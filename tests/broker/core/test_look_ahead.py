@@ -13,7 +13,7 @@ from selfsched_broker.core.ahead import rules
 from selfsched_broker.core.ahead.rules import RULES
 from selfsched_broker.core.ahead.scene import Player, Scene
 from selfsched_broker.core.leases import LeaseOptions
-from selfsched_broker.core.look_ahead import Variant, foresee, foresee_variants, look_ahead
+from selfsched_broker.core.look_ahead import MOST_IN_REPORTS, Variant, foresee, foresee_variants, look_ahead
 from selfsched_broker.core.policies import queues, selfsched
 from selfsched_broker.core.policies.themis import Themis
 
@@ -111,7 +111,20 @@ def test_all_jobs_have_a_start_and_an_end_under_every_policy(policy: str) -> Non
     assert first.finish.p50_seconds <= among.finish.p50_seconds
 
 
+def test_with_many_jobs_a_report_is_not_kept_waiting_for_a_play(driver: Driver) -> None:
+    first, _ = two_on_one_each(driver)
+    running(driver, first, 100.0, 100.0, 50.0)
+    assert look_ahead(driver.books, driver.ctx, first) is not None
+    for _ in range(MOST_IN_REPORTS):
+        driver.register("eve", 1, 1)
+    assert look_ahead(driver.books, driver.ctx, first) is None
+
+
 def test_the_played_rules_have_the_policies_constants() -> None:
+    weights = selfsched.Weights()
+    assert (
+        weights.late_from, weights.late_power, weights.critical,
+    ) == (rules.LATE_FROM, rules.LATE_POWER, rules.CRITICAL)  # fmt: skip
     for name in ("DOUBT", "LASTING", "LATEST", "SHORTEST"):
         assert getattr(rules, name) == getattr(selfsched, name)
     assert rules.LAS_THRESHOLD_DEVICE_SECONDS == queues.LAS_THRESHOLD_DEVICE_SECONDS
