@@ -44,8 +44,14 @@ def main(stamps: str) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     data = DataLoader(TensorDataset(torch.zeros(4096, 64)), batch_size=8, shuffle=True)
     trainer = pl.Trainer(
-        accelerator="cpu", devices=2, max_epochs=1000, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, callbacks=[SelfScheduler(explain=False)],
+        accelerator="cpu",
+        devices=2,
+        max_epochs=1000,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[SelfScheduler(explain=False)],
     )
     trainer.fit(Small(stamps), data)
 

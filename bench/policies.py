@@ -10,7 +10,7 @@ With `--traces FOLDER`, where `rigid_120_32gpu.csv` and `rigid_220_64gpu.csv` li
 use them, wrong by a fixed factor.
 
 *Frontier*: the default policy on the 120 gangs with its weights for fairness and for the end of all
-work varied: what a smaller worst rho costs.
+work varied: what a smaller worst rho costs; `--picture FILE` draws it.
 """
 
 from __future__ import annotations
@@ -136,6 +136,38 @@ def table_of(lines: Sequence[Line]) -> Table:
     return table
 
 
+def draw(lines: Sequence[Line], path: Path) -> None:
+    """Makespan over the worst rho by live jobs: the default policy by its weights, beside all others."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    curves: dict[str, list[Line]] = {}
+    for line in lines:
+        if line.part == "frontier":
+            curves.setdefault(line.value.rpartition(",")[0], []).append(line)
+    for name, points in curves.items():
+        axes.plot([p.worst_rho_themis for p in points], [p.makespan_s for p in points], "o-", label=name)
+        for point in points:
+            weight = point.value.rpartition(" ")[2]
+            where = (point.worst_rho_themis, point.makespan_s)
+            axes.annotate(weight, where, textcoords="offset points", xytext=(5, 4), fontsize=7)
+    others = [x for x in lines if x.setting == GANGS[0][0] and x.value == "noise 0" and x.part == "policies"]
+    for other in others:
+        if other.policy != "selfsched" and other.worst_rho_themis < 4:
+            axes.plot(other.worst_rho_themis, other.makespan_s, "k^")
+            where = (other.worst_rho_themis, other.makespan_s)
+            axes.annotate(other.policy, where, textcoords="offset points", xytext=(5, -9), fontsize=8)
+    axes.set_xlabel("worst rho by live jobs")
+    axes.set_ylabel("makespan (s)")
+    axes.set_title("120 gangs on 32 devices; small figures: the weight of the end of all work", fontsize=9)
+    axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; 2 for a folder without the traces."""
     parser = argparse.ArgumentParser(
@@ -143,6 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--traces", type=Path, metavar="FOLDER", help="where the traces of gangs lie")
     parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the frontier (needs --traces)")
     parser.add_argument("--quick", action="store_true", help="a few small runs")
     options = parser.parse_args(arguments)
     folder: Path | None = options.traces
@@ -155,6 +188,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for line in part:
             print(f"{line.part}: {line.setting} {line.value} {line.policy}", file=sys.stderr)
             lines.append(line)
+    if options.picture is not None:
+        draw(lines, options.picture)
     if options.json:
         print(json.dumps({"runs": [asdict(line) for line in lines]}, indent=1))
     else:

@@ -105,8 +105,12 @@ def measure(moves: int, *, without_zygote: bool) -> dict[str, float]:
         run.mkdir(mode=0o700)
         program = Path(__file__).with_name("_restart_program.py")
         job = JobDescription(
-            run_directory=run, program="command", command=(sys.executable, str(program), str(stamps)),
-            working_directory=Path(folder), max_devices=2, without_zygote=without_zygote,
+            run_directory=run,
+            program="command",
+            command=(sys.executable, str(program), str(stamps)),
+            working_directory=Path(folder),
+            max_devices=2,
+            without_zygote=without_zygote,
         )
         source = Mover(moves)
         _supervise(job, source, Path(folder))

@@ -150,7 +150,7 @@ def test_a_running_broker_is_administered_through_its_own_socket(
     assert "visit" in run("auctions", *here)
     assert json.loads(run("auctions", "1", "--json", *here))["awards"][0]["job"] == job
     assert "measure" in run("auctions", "1", *here)
-    assert "Policy themis" in run("policy", *here)
+    assert "Policy selfsched" in run("policy", *here)
     assert dict(json.loads(run("policy", "--json", *here))["settings"])["term_seconds"] == 300
     assert "drained" in run("devices", "drain", "here/cpu1", *here)
     assert "in use again" in run("devices", "undrain", "here/cpu1", *here)
