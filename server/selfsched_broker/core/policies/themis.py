@@ -1,4 +1,4 @@
-"""`themis`: a partial-allocation auction over finish-time fairness, the default.
+"""`themis`: a partial-allocation auction over finish-time fairness.
 
 The rule is `auction`; its deviations from the paper are listed in docs/auction.md.
 """
