@@ -531,6 +531,8 @@ class JobView(Message):
     share: float = 0.0
     rho: float | None = None
     forecast: Forecast | None = None
+    starts: Forecast | None = None
+    """Of a job that waits: when it is expected to have devices."""
     term_seconds: Seconds | None = None
     bid: StandingBid | None = None
     history: tuple[DeviceSpan, ...] = ()
@@ -662,15 +664,36 @@ class LearnedHardware(Message):
 
 
 class WhatIf(Message):
-    """`POST /v1/forecast`: when would a job end if it had this many devices."""
+    """`POST /v1/forecast`: when would a job end if it had this many devices, or if others ended."""
 
     job: Identifier | None = None
-    devices: Annotated[tuple[DeviceCount, ...], Field(max_length=64)] = ()
+    """A live job; None: your newest one, or one that does not exist yet, where `seconds` says how long."""
+    devices: Annotated[tuple[DeviceCount, ...], Field(max_length=16)] = ()
+    """Counts, each asked about by itself."""
+    seconds: Annotated[tuple[tuple[DeviceCount, Seconds], ...], Field(max_length=16)] = ()
+    """Of a job that would be started now: its whole run on each count that it may have."""
+    without: Annotated[tuple[Identifier, ...], Field(max_length=64)] = ()
+    """As if these had ended: jobs that you may see, or accounts with all their jobs."""
+
+
+class WhatIfLine(Message):
+    """One way it could be, played forward by the broker's policy."""
+
+    devices: DeviceCount | None = None
+    """On so many and no others; None: on whatever it gets."""
+    starts: Forecast | None = None
+    """When it has its devices; None: not with the devices that there are."""
+    ends: Forecast | None = None
 
 
 class WhatIfAnswer(Message):
     forecasts: tuple[tuple[DeviceCount, Forecast], ...]
+    """If it had so many devices from now on to its end, by the job's own bid."""
     reason: Text = ""
+    ahead: tuple[WhatIfLine, ...] = ()
+    """Under contention: as things are, then for each of the counts asked about."""
+    is_measured: bool = True
+    """Whether the job has measured itself; else its times are a guess."""
 
 
 # --- administration ----------------------------------------------------------------------
