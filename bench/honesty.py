@@ -34,8 +34,8 @@ from selfsched_simulator.options import SimulationOptions
 REPORT_SECONDS = 30.0
 RULES = (("selfsched", "record"), ("themis", "record"), ("themis", "charge"))
 """Policy and payments; `selfsched` has no payments to charge."""
-LIE_SEEDS = {2: 24, 8: 24, 32: 6}
-CHARGE_SEEDS = {2: 24, 4: 24, 8: 24, 32: 8, 128: 2}
+LIE_SEEDS = {2: 16, 8: 12, 32: 3}
+CHARGE_SEEDS = {2: 12, 4: 12, 8: 12, 32: 4, 128: 1}
 JOBS = {2: 24, 4: 32, 8: 48, 32: 96, 128: 300}
 QUICK_JOBS = 10
 Row = TypeVar("Row", bound="LieRow | ChargeRow")
