@@ -34,12 +34,13 @@ from selfsched.protocol import (
     WhatIf,
     WhatIfAnswer,
 )
+from selfsched_broker import what_if
 from selfsched_broker.clock import moment_now
 from selfsched_broker.core import arbiter, lessons, past_forecasts, views
 from selfsched_broker.core.books import Books, Job
 from selfsched_broker.core.draft import Context, Decision, Draft
 from selfsched_broker.core.leases import Refusal
-from selfsched_broker.forecasts import ForecastLog, what_if
+from selfsched_broker.forecasts import ForecastLog
 from selfsched_broker.identity import Caller, caller_by_token, caller_by_uid
 from selfsched_broker.learning import LEARN_SECONDS, Learner
 from selfsched_broker.service import Known, Question, Service
@@ -211,11 +212,11 @@ class Desk:
         )
 
     def what_if(self, caller: Caller, message: WhatIf) -> WhatIfAnswer:
-        """When a job would end with this many devices, from its standing bid."""
+        """When a job would end with other devices, without others, or if it were begun now."""
         self._refuse_nodes(caller)
         if message.job is not None:
             self._owned_job(caller, message.job)
-        return self.service.look(lambda books, ctx: what_if(books, ctx.now, caller.account, message))
+        return self.service.look(lambda books, ctx: what_if.put(books, ctx, caller, message)).answer()
 
     # --- nodes -----------------------------------------------------------------------
 

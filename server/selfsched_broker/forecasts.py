@@ -1,4 +1,4 @@
-"""Forecasts as jobs make them, until their ends show what they were worth; and what has not been tried.
+"""Forecasts as jobs make them, until their ends show what they were worth.
 
 A report costs no disk write (decision 0009), so forecasts wait in memory and are stored a few
 seconds later, many at once. The end of a job and the scores of its forecasts are one commit.
@@ -6,27 +6,19 @@ seconds later, many at once. The end of a job and the scores of its forecasts ar
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
 from selfsched.protocol import (
     Accepted,
-    BidRow,
     EndJob,
-    Forecast,
     ForecastScore,
     JobReport,
-    JobState,
     Outcome,
-    ProblemCode,
-    WhatIf,
-    WhatIfAnswer,
 )
 from selfsched_broker.core import arbiter, past_forecasts
-from selfsched_broker.core.books import Books, Change, Erase, Job, PastForecast
+from selfsched_broker.core.books import Books, Change, Erase, PastForecast
 from selfsched_broker.core.draft import Context, Decision
-from selfsched_broker.core.leases import Refusal
 from selfsched_broker.core.past_forecasts import Moment
 
 _Z90 = 1.2815515594
@@ -123,49 +115,3 @@ class ForecastLog:
 def _is_over(books: Books, made: PastForecast) -> bool:
     job = books.jobs.get(made.job)
     return job is None or not job.live
-
-
-def what_if(books: Books, now: float, account: str, question: WhatIf) -> WhatIfAnswer:
-    """When a job would end on other device counts, from the rows of its standing bid.
-
-    Args:
-        books: as they are.
-        now: broker time.
-        account: whose newest live job is meant where the question names none.
-        question: the job and the device counts; no counts: all that it has bid for.
-
-    Raises:
-        Refusal: NOT_FOUND, or IMPOSSIBLE where the job has not bid for that.
-    """
-    job = _asked_job(books, account, question)
-    rows = {} if job.bid is None else {r.placement.devices: r for r in job.bid.rows if r.placement.nodes == 1}
-    measured = {n: row for n, row in sorted(rows.items()) if row.remaining_seconds is not None}
-    wanted = question.devices or tuple(measured)
-    missing = [n for n in wanted if n not in measured]
-    if missing or not measured:
-        known = ", ".join(map(str, measured)) or "none yet"
-        raise Refusal(ProblemCode.IMPOSSIBLE, f"the job has bid for these device counts only: {known}")
-    since = now - job.bid_at if job.state is JobState.RUNNING else 0.0
-    forecasts = tuple((n, _forecast(measured[n], since)) for n in wanted)
-    return WhatIfAnswer(forecasts=forecasts, reason=f"from the bid of {now - job.bid_at:.0f} s ago")
-
-
-def _asked_job(books: Books, account: str, question: WhatIf) -> Job:
-    if question.job is not None:
-        return books.jobs[question.job]
-    live = books.live_jobs_of(account)
-    if not live:
-        raise Refusal(ProblemCode.NOT_FOUND, "you have no live job")
-    return live[-1]
-
-
-def _forecast(row: BidRow, since_seconds: float) -> Forecast:
-    assert row.remaining_seconds is not None
-    median = max(0.0, row.remaining_seconds - since_seconds)
-    spread = math.exp(min(row.sigma_log * _Z90, 20.0))
-    return Forecast(
-        p10_seconds=min(row.restart_seconds + median / spread, _MOST_SECONDS),
-        p50_seconds=min(row.restart_seconds + median, _MOST_SECONDS),
-        p90_seconds=min(row.restart_seconds + median * spread, _MOST_SECONDS),
-        assumption="as_now",
-    )

@@ -28,6 +28,7 @@ import numpy as np
 from selfsched.protocol import Instructions, JobReport, Message, ProblemCode
 from selfsched_broker.clock import BrokerClock
 from selfsched_broker.core import arbiter
+from selfsched_broker.core.ahead.scene import take_scene
 from selfsched_broker.core.books import (
     Answer,
     Books,
@@ -46,8 +47,10 @@ from selfsched_broker.core.books import (
 )
 from selfsched_broker.core.draft import Context, Decision
 from selfsched_broker.core.leases import LeaseOptions, Refusal
+from selfsched_broker.core.look_ahead import Outlook
 from selfsched_broker.core.market import FairnessOptions, Policy
 from selfsched_broker.failpoint import Failpoint
+from selfsched_broker.outlook import OutlookKeeper
 from selfsched_broker.settling import Settler
 from selfsched_broker.store.contract import Store, StoreFenced, StoreUnavailable, StoreUnusable
 
@@ -142,6 +145,8 @@ class Service:
         self._driver: threading.Thread | None = None
         self._stopping = False
         self._settler = Settler(self._record_payments)
+        self._outlook: Outlook | None = None
+        self._keeper = OutlookKeeper(lambda: self.look(take_scene), self._keep_outlook, monotonic=monotonic)
         self._fenced = ""
         self._trouble = ""
         self.books: Books = store.open()
@@ -155,6 +160,7 @@ class Service:
         """Begin to drive time."""
         self._driver = threading.Thread(target=self._drive, name="broker-time", daemon=True)
         self._driver.start()
+        self._keeper.start()
 
     def close(self) -> None:
         """Stop driving time and close the store."""
@@ -164,6 +170,7 @@ class Service:
         if self._driver is not None:
             self._driver.join()
         self._settler.close()
+        self._keeper.close()
         self._store.close()
 
     def listen(self, listener: Listener) -> None:
@@ -254,6 +261,7 @@ class Service:
             policy=rules.policy,
             fairness=rules.fairness,
             rng=self._rng,
+            outlook=self._outlook,
             survives_policies=True,
         )
 
@@ -302,6 +310,9 @@ class Service:
     def _record_payments(self, auction: int, payments: Mapping[str, float]) -> None:
         self.perform(arbiter.settle_payments, auction, payments)
 
+    def _keep_outlook(self, outlook: Outlook) -> None:
+        self._outlook = outlook
+
     def _commit(self, changes: Sequence[Change]) -> None:
         if not any(change.durable for change in changes):
             return
@@ -327,6 +338,8 @@ class Service:
         topics = frozenset(map(instructions_topic, touched)) | _topics(changes)
         for listener in self._listeners:
             listener(topics)
+        if CLUSTER in topics:
+            self._keeper.wake()
         if self.books.agenda.wake or not all(isinstance(change, _LATER) for change in changes):
             self._changed.notify_all()
 

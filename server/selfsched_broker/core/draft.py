@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from selfsched_broker.core.books import Account, Agenda, Audit, Books, Broker, C
 from selfsched_broker.core.leases import LeaseOptions
 from selfsched_broker.core.market import FairnessOptions, Policy
 from selfsched_broker.core.shares import settle_shares
+
+if TYPE_CHECKING:
+    from selfsched_broker.core.look_ahead import Outlook
 
 A = TypeVar("A")
 _CLOCK_SECONDS = 30.0
@@ -34,6 +37,8 @@ class Context:
     fairness: FairnessOptions
     rng: np.random.Generator
     """Only policies draw from it."""
+    outlook: Outlook | None = None
+    """What was foreseen of the jobs; None: nothing yet. Nothing is decided by it."""
     survives_policies: bool = False
     """A policy that raises moves nobody, and the rest of a decision stands. For a broker, which must
     let leases expire whatever happens; a simulation must not go on with a wrong answer."""

@@ -23,15 +23,11 @@ from selfsched_broker.core.ahead.cast import NEVER, Flags, Floats, Integers, mak
 from selfsched_broker.core.ahead.draws import deviations, factors, quantiles
 from selfsched_broker.core.ahead.play import Stage, play
 from selfsched_broker.core.ahead.rules import rule_named
-from selfsched_broker.core.ahead.scene import Player, Scene, take_scene
-from selfsched_broker.core.books import Books
-from selfsched_broker.core.draft import Context
+from selfsched_broker.core.ahead.scene import Player, Scene
 
 WORLDS, FEW_WORLDS, FEWEST_WORLDS = 25, 15, 5
 """For a forecast of all jobs; for each variant of a what-if; with more than `MANY_JOBS`."""
 MANY_JOBS = 256
-MOST_IN_REPORTS = 16
-"""Live jobs up to which every report is answered with a play; with more it takes too long."""
 _MOST_SECONDS = 3.2e9
 
 
@@ -63,18 +59,18 @@ class Variant:
     """Whether the asker comes anew, and gets what others have beyond their share."""
 
 
-def look_ahead(books: Books, ctx: Context, job_id: str) -> Forecast | None:
-    """The forecast of a job that runs and has made one of its own.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What is expected of all jobs, as it was foreseen at one moment."""
 
-    None for others, and for all while more than `MOST_IN_REPORTS` jobs live: their own forecasts stand.
-    """
-    pulse = books.job_pulses.get(job_id)
-    if pulse is None or pulse.forecast is None or not books.devices_of(job_id):
-        return None
-    if sum(1 for _ in books.live_jobs()) > MOST_IN_REPORTS:
-        return None
-    found = foresee(take_scene(books, ctx)).get(job_id)
-    return found.finish if found is not None and found.known else None
+    made_at: float
+    """Broker time."""
+    jobs: Mapping[str, Foreseen]
+
+    def of(self, job_id: str, now: float) -> Foreseen | None:
+        """Of one job, seen from now; None: it came later, or is paused or told to leave."""
+        found = self.jobs.get(job_id)
+        return None if found is None else found.later(max(0.0, now - self.made_at))
 
 
 def foresee(scene: Scene) -> dict[str, Foreseen]:
@@ -162,6 +158,3 @@ def _later(forecast: Forecast | None, seconds: float) -> Forecast | None:
         p90_seconds=max(0.0, forecast.p90_seconds - seconds),
         assumption=forecast.assumption,
     )
-
-
-Outlook = Mapping[str, Foreseen]

@@ -17,6 +17,7 @@ from selfsched.protocol import (
     DeviceSpan,
     DeviceState,
     DeviceView,
+    Forecast,
     Instructions,
     JobState,
     JobView,
@@ -28,7 +29,6 @@ from selfsched_broker.core import past_forecasts
 from selfsched_broker.core.books import Auction, Books, Device, Holding, Job, JobPulse, Lease
 from selfsched_broker.core.draft import Context
 from selfsched_broker.core.leases import Refusal
-from selfsched_broker.core.look_ahead import look_ahead
 from selfsched_broker.core.shares import age_seconds, share_over_life
 from selfsched_broker.core.track_record import TrackRecord
 
@@ -50,11 +50,27 @@ def instructions(books: Books, ctx: Context, job_id: str) -> Instructions:
         order=job.order,
         visit=any(lease.visit for lease in leases),
         rho=job.rho,
-        forecast=look_ahead(books, ctx, job_id),
+        forecast=_under_contention(books, ctx, job_id),
         next_report_seconds=ctx.options.report_seconds,
         max_notice_seconds=ctx.options.max_notice_seconds,
         reasons=job.reasons,
     )
+
+
+def _under_contention(books: Books, ctx: Context, job_id: str) -> Forecast | None:
+    """What the broker foresees of a job that runs and has measured itself; of others None."""
+    found = ctx.outlook.of(job_id, ctx.now) if ctx.outlook is not None else None
+    if found is None or not found.known or not books.devices_of(job_id):
+        return None
+    return found.finish
+
+
+def _starts(books: Books, ctx: Context, job: Job) -> Forecast | None:
+    """When a job that waits is expected to have devices."""
+    if job.state is not JobState.WAITING or ctx.outlook is None or books.devices_of(job.id):
+        return None
+    found = ctx.outlook.of(job.id, ctx.now)
+    return found.start if found is not None else None
 
 
 def _lease_instruction(books: Books, ctx: Context, lease: Lease) -> LeaseInstruction:
@@ -121,6 +137,7 @@ def job_view(books: Books, ctx: Context, job_id: str) -> JobView:
         share=_share(books, ctx, job),
         rho=job.rho,
         forecast=pulse.forecast if pulse else None,
+        starts=_starts(books, ctx, job),
         term_seconds=max(0.0, min(terms) - ctx.now) if terms else None,
         bid=job.bid,
         history=history(books, job, ctx.now),

@@ -8,12 +8,12 @@ import pytest
 from broker.driver import Driver, bid
 
 from selfsched.protocol import Forecast
-from selfsched_broker.core import arbiter
+from selfsched_broker.core import arbiter, views
 from selfsched_broker.core.ahead import rules
 from selfsched_broker.core.ahead.rules import RULES
-from selfsched_broker.core.ahead.scene import Player, Scene
+from selfsched_broker.core.ahead.scene import Player, Scene, take_scene
 from selfsched_broker.core.leases import LeaseOptions
-from selfsched_broker.core.look_ahead import MOST_IN_REPORTS, Variant, foresee, foresee_variants, look_ahead
+from selfsched_broker.core.look_ahead import Outlook, Variant, foresee, foresee_variants
 from selfsched_broker.core.policies import queues, selfsched
 from selfsched_broker.core.policies.themis import Themis
 
@@ -23,6 +23,13 @@ def driver() -> Driver:
     driver = Driver(options=LeaseOptions(term_seconds=300.0), policy=Themis())
     driver.node(devices=2)
     return driver
+
+
+def told_to(driver: Driver, job: str, later_seconds: float = 0.0) -> Forecast | None:
+    """The forecast in a job's instructions, with an outlook that was made so long before."""
+    outlook = Outlook(made_at=driver.now, jobs=foresee(take_scene(driver.books, driver.ctx)))
+    driver.now += later_seconds
+    return arbiter.instructions(driver.books, replace(driver.ctx, outlook=outlook), job).forecast
 
 
 def as_now(seconds: float, spread: float = 0.0) -> Forecast:
@@ -54,19 +61,18 @@ def test_what_another_leaves_at_its_end_is_foreseen(driver: Driver) -> None:
     first, second = two_on_one_each(driver)
     running(driver, first, 100.0, 100.0, 50.0)
     running(driver, second, 30.0, 30.0)
-    told = look_ahead(driver.books, driver.ctx, first)
+    told = told_to(driver, first)
     assert told is not None
     assert told.assumption == "look_ahead"
     assert told.p50_seconds == pytest.approx(30.0 + 1.0 + 0.7 * 50.0)
-    assert arbiter.instructions(driver.books, driver.ctx, first).forecast == told
+    assert arbiter.instructions(driver.books, driver.ctx, first).forecast is None, "before it was foreseen"
 
 
 def test_without_others_it_is_the_job_s_own_forecast_moved_to_now(driver: Driver) -> None:
     first = driver.register("ann", 1, 2)
     driver.report(first)
     running(driver, first, 80.0, 160.0, 80.0, spread=10.0)
-    driver.now += 5.0
-    told = look_ahead(driver.books, driver.ctx, first)
+    told = told_to(driver, first, later_seconds=5.0)
     assert told is not None
     assert (told.p10_seconds, told.p50_seconds, told.p90_seconds) == pytest.approx((65.0, 75.0, 85.0))
 
@@ -75,16 +81,16 @@ def test_a_move_that_would_not_pay_is_not_expected(driver: Driver) -> None:
     first, second = two_on_one_each(driver)
     running(driver, first, 100.0, 100.0, 99.5)
     running(driver, second, 30.0, 30.0)
-    told = look_ahead(driver.books, driver.ctx, first)
+    told = told_to(driver, first)
     assert told is not None
     assert told.p50_seconds == pytest.approx(100.0)
 
 
 def test_a_job_that_holds_nothing_or_has_not_measured_has_none(driver: Driver) -> None:
     first, _ = two_on_one_each(driver)
-    assert look_ahead(driver.books, driver.ctx, first) is None
+    assert told_to(driver, first) is None
     waiting = driver.register("cy")
-    assert look_ahead(driver.books, driver.ctx, waiting) is None
+    assert told_to(driver, waiting) is None
 
 
 @pytest.mark.parametrize("policy", sorted(RULES))
@@ -111,13 +117,18 @@ def test_all_jobs_have_a_start_and_an_end_under_every_policy(policy: str) -> Non
     assert first.finish.p50_seconds <= among.finish.p50_seconds
 
 
-def test_with_many_jobs_a_report_is_not_kept_waiting_for_a_play(driver: Driver) -> None:
-    first, _ = two_on_one_each(driver)
-    running(driver, first, 100.0, 100.0, 50.0)
-    assert look_ahead(driver.books, driver.ctx, first) is not None
-    for _ in range(MOST_IN_REPORTS):
-        driver.register("eve", 1, 1)
-    assert look_ahead(driver.books, driver.ctx, first) is None
+def test_who_waits_sees_when_it_will_start_and_who_holds_does_not(driver: Driver) -> None:
+    first, second = two_on_one_each(driver)
+    running(driver, first, 500.0, 500.0)
+    running(driver, second, 30.0, 30.0)
+    waiting = driver.register("cy")
+    driver.report(waiting)
+    outlook = Outlook(made_at=driver.now, jobs=foresee(take_scene(driver.books, driver.ctx)))
+    ctx = replace(driver.ctx, outlook=outlook)
+    starts = views.job_view(driver.books, ctx, waiting).starts
+    assert starts is not None
+    assert starts.p50_seconds == pytest.approx(30.0, abs=1.0)
+    assert views.job_view(driver.books, ctx, first).starts is None
 
 
 def test_the_played_rules_have_the_policies_constants() -> None:

@@ -304,9 +304,7 @@ def test_more_than_a_pipe_holds_gets_through(monkeypatch: pytest.MonkeyPatch, tm
     assert int((tmp_path / "size").read_text()) > 2 * 65_536
 
 
-def test_what_the_process_is_given_has_no_names(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
+def test_what_the_process_is_given_has_no_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     pretend(monkeypatch, f"cat > {tmp_path}/given; echo '[]'")
     assert fit_apart(EVIDENCE, threading.Event()) == ()
     given = (tmp_path / "given").read_text()

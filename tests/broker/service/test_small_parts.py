@@ -1,4 +1,4 @@
-"""Clock, what-if, the broker's own node, sockets."""
+"""Clock, the broker's own node, sockets."""
 
 from __future__ import annotations
 
@@ -12,20 +12,11 @@ from broker.live_broker import StandInAgent
 from selfsched.errors import InvalidSettings, Refused
 from selfsched.launch.local_devices import node_name as node_name_of_jobs
 from selfsched.protocol import (
-    BidRow,
-    JobState,
     NodeInstructions,
     NodeReport,
-    Placement,
-    ProblemCode,
-    StandingBid,
-    WhatIf,
 )
 from selfsched_broker.clock import BrokerClock
-from selfsched_broker.core.books import Books, Broker, Job
-from selfsched_broker.core.leases import Refusal
 from selfsched_broker.failpoint import Failpoint
-from selfsched_broker.forecasts import what_if
 from selfsched_broker.listening import (
     Addresses,
     bind_unix,
@@ -47,49 +38,6 @@ def test_broker_time_goes_on_where_the_last_run_stopped() -> None:
     assert clock.now() == 50.0
     seconds = 1010.0
     assert clock.now() == 60.0
-
-
-# --- what if --------------------------------------------------------------------------
-
-
-def books_with_a_job(**values: object) -> Books:
-    rows = (
-        BidRow(placement=Placement(devices=1), remaining_seconds=100.0, sigma_log=0.2),
-        BidRow(placement=Placement(devices=2), remaining_seconds=60.0, restart_seconds=5.0),
-        BidRow(placement=Placement(devices=4), remaining_seconds=None),
-    )
-    job = Job(
-        id="job-1", number=1, name="x", account="ada", min_devices=1, max_devices=4, allowed_devices=(),
-        **{"bid": StandingBid(rows=rows), "bid_at": 10.0, "state": JobState.RUNNING, **values},  # type: ignore[arg-type]
-    )  # fmt: skip
-    books = Books(broker=Broker(incarnation=1))
-    books.apply([job])
-    return books
-
-
-def test_what_if_answers_from_the_standing_bid() -> None:
-    answer = what_if(books_with_a_job(), 30.0, "ada", WhatIf(devices=(1, 2)))
-    by_count = dict(answer.forecasts)
-    assert by_count[1].p50_seconds == pytest.approx(80.0)
-    assert by_count[2].p50_seconds == pytest.approx(45.0)
-    assert by_count[1].p10_seconds < 80.0 < by_count[1].p90_seconds
-    assert [count for count, _ in what_if(books_with_a_job(), 30.0, "ada", WhatIf()).forecasts] == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("account", "devices", "code"),
-    [
-        ("ada", (4,), ProblemCode.IMPOSSIBLE),
-        ("ada", (3,), ProblemCode.IMPOSSIBLE),
-        ("bob", (), ProblemCode.NOT_FOUND),
-    ],
-)
-def test_what_was_not_bid_for_is_not_answered(
-    account: str, devices: tuple[int, ...], code: ProblemCode
-) -> None:
-    with pytest.raises(Refusal) as refused:
-        what_if(books_with_a_job(), 30.0, account, WhatIf(devices=devices))
-    assert refused.value.code is code
 
 
 # --- the own node --------------------------------------------------------------------
