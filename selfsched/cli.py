@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from selfsched.errors import EXIT_FAILED, EXIT_WRONG_USE, SelfschedError
+from selfsched.errors import EXIT_FAILED, EXIT_WRONG_USE, Refused, SelfschedError
 
 INTERRUPTED = 130
 
@@ -143,23 +143,51 @@ def status(as_json: Json = False, broker: Broker = None) -> None:
     show_status(broker, as_json=as_json)
 
 
-@app.command(epilog="Examples: selfsched forecast  |  selfsched forecast JOB --devices 1 --devices 4")
+@app.command(
+    epilog="Examples: selfsched forecast  |  selfsched forecast JOB --devices 1 --devices 4  |  "
+    "selfsched forecast JOB --without bob  |  selfsched forecast --hours 6 --on 2 --most 4  |  "
+    "selfsched forecast --like JOB"
+)
 def forecast(
     job: Annotated[str | None, typer.Argument(help="Name or id of a job; default: all of mine.")] = None,
     devices: Annotated[
-        list[int] | None, typer.Option("--devices", min=1, help="What if it had so many? May be repeated.")
+        list[int] | None,
+        typer.Option("--devices", min=1, metavar="N", help="What if it had so many? May be repeated."),
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--without", metavar="JOB|ACCOUNT", help="As if it had ended. May be repeated."),
+    ] = None,
+    hours: Annotated[
+        float | None, typer.Option("--hours", metavar="H", help="A job that takes H hours, if it came now.")
+    ] = None,
+    on: Annotated[
+        int | None, typer.Option("--on", min=1, metavar="N", help="Devices it takes them on; default: 1.")
+    ] = None,
+    most: Annotated[
+        int | None,
+        typer.Option("--most", min=1, metavar="N", help="Devices it may have; default: all, up to 8."),
+    ] = None,
+    like: Annotated[
+        str | None, typer.Option("--like", metavar="JOB", help="A job like this one of mine, if it came now.")
     ] = None,
     past: Annotated[bool, typer.Option("--past", help="Past forecasts and what came.")] = False,
     as_json: Json = False,
     broker: Broker = None,
 ) -> None:
-    """When will my jobs be done, and when with other devices."""
-    from selfsched.commands.views import show_forecasts, show_past_forecasts
+    """When will my jobs start and be done: as things are, with other devices, without others."""
+    from selfsched.commands.forecast import ForecastRequest, show_forecasts, show_past_forecasts
 
-    if past:
-        show_past_forecasts(broker, as_json=as_json)
+    request = ForecastRequest(
+        job=job, devices=tuple(devices or ()), without=tuple(without or ()),
+        hours=hours, on=on, most=most, like=like,
+    )  # fmt: skip
+    if not past:
+        show_forecasts(broker, request, as_json=as_json)
+    elif request != ForecastRequest():
+        raise Refused("--past lists all past forecasts of yours: it goes with --json and --broker only")
     else:
-        show_forecasts(broker, job, tuple(devices or ()), as_json=as_json)
+        show_past_forecasts(broker, as_json=as_json)
 
 
 @app.command(epilog="Example: selfsched explain my-job")

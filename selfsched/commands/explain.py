@@ -9,7 +9,7 @@ from selfsched.commands.connection import connect, find_job
 from selfsched.commands.picture import check_picture, draw
 from selfsched.commands.printing import console, plain, print_json, print_table
 from selfsched.commands.runs import find_run, read_history, read_model
-from selfsched.commands.views import forecast_words
+from selfsched.commands.words import expected_start, forecast_words
 from selfsched.core.bidding import Explanation, duration_words
 from selfsched.core.history import ForecastMade, JobHistory
 from selfsched.errors import BrokerError, Refused
@@ -78,6 +78,8 @@ def _print_view(view: JobView) -> None:
     rho = "" if view.rho is None else f", rho {view.rho:.2f}"
     shown.print(plain(f"{view.name} ({view.job}): {view.outcome or view.state}, share {view.share:.2f}{rho}"))
     if view.outcome is None:
+        if soon := expected_start(view):
+            shown.print(plain(soon))
         shown.print(plain(f"finished in {forecast_words(view.forecast)}"))
     for reason in view.reasons:
         shown.print(plain(f"  because {reason}"))

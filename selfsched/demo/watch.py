@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from selfsched.client import BrokerClient
-from selfsched.commands.views import forecast_words
+from selfsched.commands.words import forecast_words
 from selfsched.demo.result import Decision
 from selfsched.errors import BrokerError
 from selfsched.protocol import DeviceState, JobState, JobView

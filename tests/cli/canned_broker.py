@@ -23,9 +23,12 @@ from selfsched.protocol import (
     Outcome,
     Resume,
     WhatIfAnswer,
+    WhatIfLine,
 )
 
 SOON = Forecast(p10_seconds=100.0, p50_seconds=120.0, p90_seconds=200.0, assumption="look_ahead")
+LATER = Forecast(p10_seconds=120.0, p50_seconds=360.0, p90_seconds=1200.0, assumption="look_ahead")
+AT_ONCE = Forecast(p10_seconds=0.0, p50_seconds=0.0, p90_seconds=0.0, assumption="look_ahead")
 
 
 def a_device(index: int) -> LeasedDevice:
@@ -70,7 +73,12 @@ def answers(*jobs: JobView) -> dict[str, Any]:
     account = AccountView(
         account="alice", forecast_scores=ForecastScores(made=40, held=33, resized=6, jobs=5)
     )
-    what_if = WhatIfAnswer(forecasts=((1, SOON), (2, SOON)), reason="as measured")
+    ahead = (
+        WhatIfLine(starts=AT_ONCE, ends=SOON),
+        WhatIfLine(devices=1, starts=LATER, ends=SOON.model_copy(update={"p90_seconds": 7200.0})),
+        WhatIfLine(devices=2),
+    )
+    what_if = WhatIfAnswer(forecasts=((1, SOON), (2, SOON)), reason="as measured", ahead=ahead)
     return {
         "GET /v1/jobs": plain,
         "GET /v1/cluster": a_cluster().model_dump(mode="json"),
@@ -81,12 +89,14 @@ def answers(*jobs: JobView) -> dict[str, Any]:
 
 
 @contextmanager
-def canned_broker(canned: Mapping[str, Any]) -> Iterator[str]:
-    """The address of a broker that knows these answers and no others."""
+def canned_broker(canned: Mapping[str, Any], posted: list[Any] | None = None) -> Iterator[str]:
+    """The address of a broker that knows these answers and no others; keeps what is posted."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if posted is not None and self.command == "POST":
+                posted.append(json.loads(sent))
             body = canned.get(f"{self.command} {self.path}")
             status = 200 if body is not None else 404
             problem = {"status": 404, "code": "not_found", "title": "no such thing"}

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli.canned_broker import a_job, answers, canned_broker, finished_job
+from cli.canned_broker import LATER, a_job, answers, canned_broker, finished_job
 from cli.commands import selfsched
 
-from selfsched.commands.views import score_words
+from selfsched.commands.words import score_words
 from selfsched.core.hardware_figures import HardwareFigures
 from selfsched.core.history import FILE_NAME, JobHistory
 from selfsched.core.performance import documented_prior
-from selfsched.protocol import ForecastScores
+from selfsched.protocol import ForecastScores, JobState
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,14 @@ def test_status_says_what_i_have_why_and_until_when(broker: str, tmp_path: Path)
         assert words in text
     assert "1 waiting" in text
     assert "auctioned in 25 s" in text
+
+
+def test_status_and_explain_say_when_a_waiting_job_is_expected_to_start(tmp_path: Path) -> None:
+    waiting = a_job(state=JobState.WAITING, devices=(), starts=LATER)
+    with canned_broker(answers(waiting)) as broker:
+        for command in (["status"], ["explain", "digits"]):
+            text = printed(*command, broker=broker, home=tmp_path)
+            assert "expected to start in 6 min 00 s (2 min 00 s to 20 min 00 s)" in text
 
 
 def test_words_from_the_broker_are_text_not_markup_nor_terminal_codes(broker: str, tmp_path: Path) -> None:
