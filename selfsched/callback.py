@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from selfsched.core.durations import parse_duration
@@ -54,8 +54,25 @@ def _callback_base() -> type[Any]:
     return Callback  # type: ignore[no-any-return]
 
 
+class KnowledgeLost(UserWarning):
+    """What an earlier run had learned could not be used; it is learned anew."""
+
+
 class NoLease(UserWarning):
     """A broker is set, but this training holds no lease (any more) for the devices it uses."""
+
+
+def _say_unusable(why: str) -> None:
+    warnings.warn(
+        f"selfsched: what an earlier run learned cannot be used ({why}). It is learned anew.",
+        KnowledgeLost,
+        stacklevel=3,
+    )
+
+
+def _samples(told: Any) -> int:
+    """Samples seen before, as a checkpoint tells; 0 where it tells nonsense."""
+    return told if type(told) is int and 0 <= told < 2**63 else 0
 
 
 def _settings(speaks: bool) -> Settings:
@@ -201,7 +218,13 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         return self._saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._saved, self._resumed = dict(state_dict), True
+        self._resumed, self._saved = True, {}
+        if not isinstance(state_dict, Mapping):
+            _say_unusable(f"it is no mapping but a {type(state_dict).__name__}")
+            return
+        self._saved = {"samples": _samples(state_dict.get("samples"))}
+        if (model := state_dict.get("model")) is not None:
+            self._saved["model"] = model
 
     # --- the loop ----------------------------------------------------------------------
 
@@ -328,7 +351,7 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         if launched is not None:
             fit = launched.fits
         facts = fit_started(trainer, module, fit=fit, at=now, package=type(trainer).__module__.split(".")[0])
-        samples = int(self._saved.get("samples", 0)) if self._resumed else 0
+        samples = _samples(self._saved.get("samples")) if self._resumed else 0
         self._resumed = False
         model.segment_started(int(trainer.world_size), self._setup_at or now)
         model.observe(facts, now)
@@ -347,12 +370,13 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         smallest, largest = 1, max(world, min(visible_devices(module), 2 * world))
         if launched is not None:
             smallest, largest = launched.spec.min_devices, launched.spec.max_devices
-        return JobModel(
-            hardware=hardware_name(module),
-            min_devices=smallest,
-            max_devices=largest,
-            state=self._saved.get("model"),
+        state = self._saved.pop("model", None)  # what cannot be used is not written again
+        model = JobModel(
+            hardware=hardware_name(module), min_devices=smallest, max_devices=largest, state=state
         )
+        if model.unusable:
+            _say_unusable(", ".join(model.unusable))
+        return model
 
     @staticmethod
     def _launched() -> Any:

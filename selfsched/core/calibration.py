@@ -83,7 +83,15 @@ class Calibration:
 
     @classmethod
     def from_state(cls, state: Any) -> Calibration:
-        return cls(runs=[[float(z) for z in run] for run in state])
+        """What `to_state` gave.
+
+        Raises:
+            ValueError, TypeError: it is no scores.
+        """
+        runs = [[abs(float(z)) for z in run] for run in state]
+        if not all(math.isfinite(z) for run in runs for z in run):
+            raise ValueError("a score that is no number")
+        return cls(runs=[run for run in runs if run][-KEPT_RUNS:])
 
 
 def surprise(entries: Sequence[LoggedForecast], left: Remaining, now: float) -> float:

@@ -48,6 +48,7 @@ from selfsched.core.forecast import (
     remaining_time,
 )
 from selfsched.core.forecast_record import ForecastRecord
+from selfsched.core.kept_state import EVERYTHING, PARTS, is_sound, rehearse, survives
 from selfsched.core.memory import MemoryModel
 from selfsched.core.performance import StepTime, documented_prior
 from selfsched.core.progress import Ledger, Progress, RemainingWork
@@ -115,6 +116,8 @@ class JobModel:
         self._warm_up_seconds: list[float] = []
         self._present_steady = 0
         self._validation_batches, self._passes, self._newest_samples = 0, 1, 0
+        self.unusable: tuple[str, ...] = ()
+        """What of `state` is no knowledge and is learned anew, in words."""
         if state is not None:
             self._restore(state)
 
@@ -567,16 +570,44 @@ class JobModel:
         )
 
     def _restore(self, state: Mapping[str, Any]) -> None:
-        if state.get("version") != STATE_VERSION:
+        if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION:
+            self.unusable = (EVERYTHING,)
             return
         low, high = self._range
-        allowed = tuple(n for n in state["allowed_devices"] if low <= n <= high)
-        self._dividing = allowed or self._dividing
-        self._ledger = Ledger.from_state(state["ledger"])
-        self._restart = RestartCost.from_state(state["restart"])
-        self._steps.know_gradient_bytes(state["gradient_bytes"])
-        self._segments = state["segments"]
-        self._record = ForecastRecord.from_state(state["record"])
-        if state["hardware"] == self.hardware:
-            self._memory = MemoryModel.from_state(state["memory"])
-            self._steps.restore(state["steps"])
+        told, segments = state.get("allowed_devices"), state.get("segments")
+        allowed = [n for n in told if type(n) is int and low <= n <= high] if isinstance(told, list) else []
+        self._dividing = tuple(allowed) or self._dividing
+        gradient_bytes = state.get("gradient_bytes")
+        if type(gradient_bytes) is int and is_sound(gradient_bytes):
+            self._steps.know_gradient_bytes(gradient_bytes)
+        self._segments = segments if type(segments) is int and 0 <= segments < 2**31 else 0
+        own = state.get("hardware") == self.hardware
+        parts = [name for name in PARTS if own or name not in ("steps", "memory")]
+        sound = [name for name in parts if self._is_usable(name, state.get(name))]
+        for name in sound:
+            self._take_back(name, state[name])
+        self.unusable = tuple(PARTS[name] for name in parts if name not in sound)
+
+    def _is_usable(self, part: str, state: Any) -> bool:
+        """Whether a model with this part of a state, and nothing else of it, can live."""
+        low, high = self._range
+        trial = JobModel(hardware=self.hardware, min_devices=low, max_devices=high, prior=self.prior)
+
+        def live() -> None:
+            trial._take_back(part, state)
+            rehearse(trial, low)
+
+        return isinstance(state, Mapping) and is_sound(state) and survives(live)
+
+    def _take_back(self, part: str, state: Mapping[str, Any]) -> None:
+        match part:
+            case "steps":
+                self._steps.restore(state)
+            case "ledger":
+                self._ledger = Ledger.from_state(state)
+            case "restart":
+                self._restart = RestartCost.from_state(state)
+            case "memory":
+                self._memory = MemoryModel.from_state(state)
+            case "record":
+                self._record = ForecastRecord.from_state(state)

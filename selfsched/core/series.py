@@ -391,8 +391,13 @@ class Series:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Series:
+        """What `to_state` gave.
+
+        Raises:
+            ValueError: no series has such counts or times.
+        """
         step, compute, communication = (Running(**logs) for logs in state["logs"])
-        return cls(
+        series = cls(
             steady=state["steady"],
             steady_seconds=state["steady_seconds"],
             warm_up=Running(**state["warm_up"]),
@@ -416,4 +421,23 @@ class Series:
             _rescaled_after=state["samples"][1],
             _in_a_row=list(state["in_a_row"]),
         )
+        series._check()
+        return series
+
+    def _check(self) -> None:
+        """Raises ValueError where counts or times are none."""
+        runnings = (self.cycles, self.warm_up, self.changes, *self.parts.values())
+        counts = [self.steady, self.interruptions, self._samples, self._rescaled_after, self.block_steps - 1]
+        counts += [self._open[0], *(running.count for running in runnings), *self.sketch.bins.values()]
+        times = [self.steady_seconds, self.interrupted_seconds, self._open[1], *self._in_a_row]
+        times += [running.mean for running in runnings] + [running.m2 for running in runnings]
+        cycles = [*(mean for _, mean in self.blocks), *self._raw, *self._warm_cycles]
+        counted = sum(steps for steps, _ in self.blocks) + self._open[0]
+        if min(counts) < 0 or min(times) < 0 or min(cycles, default=1.0) <= 0:
+            raise ValueError("a negative count or time")
+        shortest = min((steps for steps, _ in self.blocks), default=1)
+        if shortest < 1 or max(cycles, default=0.0) > LONGEST_SECONDS:
+            raise ValueError("a block without steps, or for ever")
+        if self.sketch.count >= RAW_STEPS and not (counted and self.cycles.mean > 0):
+            raise ValueError("steps without times")
 

@@ -171,9 +171,15 @@ class StepKnowledge:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what `to_state` gave."""
+        """Take over what `to_state` gave.
+
+        Raises:
+            ValueError: it is no knowledge of steps.
+        """
         self._series = {int(devices): Series.from_state(s) for devices, s in state["series"].items()}
         self._local_samples = {int(devices): n for devices, n in state["local_samples"].items()}
+        if any(devices < 1 for devices in (*self._series, *self._local_samples)):
+            raise ValueError("steps on no device")
         self._model = None
 
 

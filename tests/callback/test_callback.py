@@ -13,7 +13,7 @@ import torch
 from callback.fits import PACKAGES, loader, module, spy, stream_loader, trainer
 
 from selfsched import SelfScheduler
-from selfsched.callback import MeasuringStopped
+from selfsched.callback import KnowledgeLost, MeasuringStopped
 from selfsched.errors import InvalidSettings
 
 LIGHTNING = PACKAGES[0]
@@ -144,6 +144,28 @@ def test_the_kept_state_is_plain_and_loads_as_weights_only(tmp_path: Path) -> No
     fit.fit(module(), loader())
     torch.save(callback.state_dict(), path)
     assert torch.load(path, weights_only=True)["samples"] == 20
+
+
+@pytest.mark.parametrize("state", [[1, 2, 3], "abc", 7, None])
+def test_a_state_that_is_no_mapping_is_said_and_learned_anew(state: Any) -> None:
+    callback = SelfScheduler()
+    with pytest.warns(KnowledgeLost, match="no mapping"):
+        callback.load_state_dict(state)
+    assert callback.state_dict() == {}
+
+
+@pytest.mark.parametrize("state", [{"model": [1], "samples": 8}, {"model": {"version": 3}, "samples": "x"}])
+def test_knowledge_that_cannot_be_used_is_said_once_and_measuring_goes_on(
+    state: dict[str, Any], tmp_path: Path
+) -> None:
+    callback = SelfScheduler(explain=False)
+    callback.load_state_dict(state)
+    fit = trainer(LIGHTNING, tmp_path, callback, max_steps=5)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit.fit(module(), loader())
+    assert [w.category for w in caught if w.category in (KnowledgeLost, MeasuringStopped)] == [KnowledgeLost]
+    assert callback.state_dict()["model"]["ledger"]["step"] == 5
 
 
 def test_a_second_fit_begins_a_new_row_of_steps(tmp_path: Path) -> None:
