@@ -84,12 +84,20 @@ class FitStarted(_Frozen):
     """Global step it goes on from."""
     planned_steps: int | None
     """Optimiser steps of the whole fit; None: no limit is known."""
+    max_steps: int | None = None
+    """The limit that counts steps alone; None: there is none, or it is within `planned_steps`."""
+    epoch: int | None = None
+    """Epochs done, where it goes on; None: not told, nor is the next ..."""
+    batch: int | None = None
+    """... and batches of the present one that are done."""
     batches_per_epoch: int | None = None
     steps_per_epoch: int | None = None
     max_epochs: int | None = None
     max_seconds: float | None = None
     elapsed_seconds: float = 0.0
     """Against `max_seconds`: training time of earlier segments."""
+    max_seconds_holds: Literal["step", "epoch"] = "step"
+    """At the end of what `max_seconds` ends the fit."""
     validations: int | None = None
     """Validations still to come until the planned end; None: unknown."""
     validation_batches: int | None = None
