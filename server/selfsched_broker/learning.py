@@ -1,7 +1,8 @@
 """The broker's thread that stores what jobs said, and learns from it when there is something new.
 
 Reports are answered without the disk (decision 0009): what they say of steps and forecasts waits
-in memory, and is stored every few seconds in one commit. The fit over all jobs runs in a process
+in memory, and is stored every few seconds in one commit; of placements that no lease ever gave the
+job it is not taken. The fit over all jobs runs in a process
 of its own (`fitting`), at most once in a while and only when a job said something new; a fit that
 fails is logged and the last good priors stay.
 """
@@ -11,11 +12,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 from selfsched.protocol import ProblemCode, StepStatistics
-from selfsched_broker.core import evidence, lessons
+from selfsched_broker.core import evidence, lease_history, lessons
 from selfsched_broker.core.books import Books, Erase, JobEvidence
 from selfsched_broker.core.draft import Context, Decision, Draft
 from selfsched_broker.core.leases import Refusal
@@ -132,7 +133,7 @@ class Learner:
         self, books: Books, ctx: Context, said: dict[tuple[str, str], Sequence[StepStatistics]]
     ) -> Decision[None]:
         draft = Draft(books, ctx)
-        for (account, name), statistics in said.items():
+        for (account, name), statistics in _leased(books, said).items():
             known = books.evidence.get(f"{account}/{name}")
             new = evidence.heard(known, account, name, statistics, ctx.now)
             if new is not None and account in books.accounts:
@@ -178,6 +179,24 @@ class Learner:
         newest = max((job.fresh_at for job in seen), default=float("-inf"))
         learned_at = max((prior.at for prior in books.priors.values()), default=float("-inf"))
         return ctx.now, seen if newest > max(self._seen_at, learned_at) else ()
+
+
+def _leased(
+    books: Books, said: Mapping[tuple[str, str], Sequence[StepStatistics]]
+) -> dict[tuple[str, str], Sequence[StepStatistics]]:
+    """What jobs say of placements that the broker leased to them."""
+    kept = dict(said)
+    unproven = {
+        (account, name): places
+        for (account, name), statistics in said.items()
+        if (places := evidence.unproven(books.evidence.get(f"{account}/{name}"), statistics))
+    }
+    for key, jobs in lease_history.jobs_named(books, unproven).items() if unproven else ():
+        refused = unproven[key] - lease_history.places_held(books, jobs)
+        if refused:
+            kept[key] = evidence.without_places(said[key], refused)
+            log.debug("%s/%s speaks of %d placements it was never leased", *key, len(refused))
+    return kept
 
 
 def _write(books: Books, ctx: Context, found: Sequence[Lesson], at: float) -> Decision[None]:

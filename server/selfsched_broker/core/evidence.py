@@ -1,8 +1,10 @@
 """What jobs say of their steps, kept for the fit over many jobs: what is believed, what is kept.
 
 A job's word is cumulative: each report has all that it measured, so the newest replaces the one
-before and nothing is counted twice. It is also only a word. What cannot be true of a training
-step is left out entry by entry; an account counts on a kind of hardware with no more jobs than
+before and nothing is counted twice. It is also only a word. What it says of hardware, device
+counts and nodes that no lease ever gave it is left out (`lease_history`): so the names of hardware
+are those of devices that nodes have reported. What cannot be true of a training step is left out
+entry by entry; an account counts on a kind of hardware with no more jobs than
 all others together (and a few where it is alone), so that one who lies by the hundred is heard
 once. What then remains of a lie meets the fit's own Student-t likelihood (`core/population`).
 
@@ -14,10 +16,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from selfsched.protocol import StepStatistics
+from selfsched_broker.core.lease_history import Place, place_of
 from selfsched_broker.core.past_records import JobEvidence
 
 KEPT_JOBS = 400
@@ -99,6 +102,19 @@ def _fewer_samples_log(first: StepStatistics, entry: StepStatistics) -> float:
     return more_devices
 
 
+def unproven(known: JobEvidence | None, said: Iterable[StepStatistics]) -> frozenset[Place]:
+    """Placements that a job speaks of and that were not among its evidence yet."""
+    before = {place_of(entry) for entry in known.statistics} if known is not None else set()
+    return frozenset(place_of(entry) for entry in said) - before
+
+
+def without_places(
+    said: Iterable[StepStatistics], refused: Collection[Place]
+) -> tuple[StepStatistics, ...]:
+    """What is said of other placements than these."""
+    return tuple(entry for entry in said if place_of(entry) not in refused)
+
+
 def heard(
     known: JobEvidence | None, account: str, name: str, said: Sequence[StepStatistics], now: float
 ) -> JobEvidence | None:
@@ -108,7 +124,7 @@ def heard(
         known: what is kept of it.
         account: whose job it is.
         name: of the job.
-        said: the statistics of its report.
+        said: the statistics of its report, of placements that it was leased.
         now: broker time.
 
     Returns:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from broker.live_broker import StandInAgent
 from broker.service.test_service import FragileStore
-from broker.spoken_steps import said
+from broker.spoken_steps import entry, past_leases, said
 from pydantic import TypeAdapter
 
 from selfsched.core.performance import documented_prior
@@ -29,6 +29,7 @@ from selfsched.protocol import (
 from selfsched_broker import fitting
 from selfsched_broker.core import arbiter
 from selfsched_broker.core.books import Books, JobEvidence
+from selfsched_broker.core.draft import Context, Decision, Draft
 from selfsched_broker.core.evidence import KEPT_JOBS
 from selfsched_broker.core.lessons import Lesson, learn
 from selfsched_broker.core.policies import policy_named
@@ -79,11 +80,22 @@ class House:
     def books(self) -> Books:
         return self.service.books
 
-    def job(self, caller: Caller = ANN, name: str = "train") -> str:
+    def job(self, caller: Caller = ANN, name: str = "train", *, leased: bool = True) -> str:
+        """A job that was on one, two and four devices of `HARDWARE`, or that never had any."""
         self.sequences += 1
         answer = self.desk.register(caller, RegisterJob(name=name), key=f"k{self.sequences}")
         assert isinstance(answer, JobRegistered)
+        if leased:
+            self.lease(answer.job)
         return answer.job
+
+    def lease(self, job: str, **fields: Any) -> None:
+        def decide(books: Books, ctx: Context) -> Decision[None]:
+            draft = Draft(books, ctx)
+            draft.put(*past_leases(books, job, **fields))
+            return draft.finish(lambda _: None)
+
+        self.service.perform(decide)
 
     def report(self, job: str, caller: Caller = ANN, **fields: Any) -> None:
         self.sequences += 1
@@ -222,6 +234,67 @@ def test_a_prior_has_nobodys_name_nor_figures_of_one_job_in_it() -> None:
         for word in ("ann", "bob", "secret", "job-", "123456789"):
             assert word not in text
         assert set(HardwarePrior.model_fields) == set(prior.model_dump())
+
+
+def test_what_a_job_says_of_devices_it_never_had_is_not_believed() -> None:
+    house = House(fit=lambda evidence, stop: learn(evidence))
+    house.speak(house.job(), said(2e9))
+    house.later()
+    learned = house.desk.prior(BOB, HARDWARE)
+    assert learned.jobs == 1
+    waiting = house.job(BOB, "liar", leased=False)
+    house.speak(waiting, said(1e6), BOB)
+    house.speak(waiting, said(1e6, hardware="made-up"), BOB)
+    house.later(60.0)
+    assert set(house.books.evidence) == {"ann/train"}
+    assert house.desk.prior(BOB, HARDWARE) == learned
+    assert house.desk.prior(BOB, "made-up") == documented_prior("made-up")
+    # Two devices once, and it is heard of those two.
+    house.lease(waiting, counts=(2,))
+    house.speak(waiting, [*said(1e6), *said(1e6, hardware="made-up")], BOB)
+    house.later(60.0)
+    assert [(s.hardware, s.placement.devices) for s in house.books.evidence["bob/liar"].statistics] == [
+        (HARDWARE, 2)
+    ]
+
+
+def test_a_flood_of_invented_hardware_leaves_no_trace() -> None:
+    house = House(fit=lambda evidence, stop: learn(evidence))
+    house.speak(house.job(), said(2e9))
+    liar = house.job(BOB, "liar", leased=False)
+    for number in range(0, 300, 4):
+        fakes = [entry(n, 0.1 / n, hardware=f"fake{number + k}") for k in range(4) for n in (1, 2)]
+        house.speak(liar, fakes, BOB)
+        house.later(1.0)
+    house.later(60.0)
+    assert {p.hardware for p in house.books.priors.values()} == {HARDWARE}
+
+
+def test_under_its_name_a_job_goes_on_with_what_it_was_leased_before() -> None:
+    house = House()
+    first = house.job()
+    house.desk.end(ANN, first, EndJob(outcome=Outcome.FINISHED), key=None)
+    house.speak(house.job(leased=False), said(2e9))
+    house.speak(house.job(BOB, leased=False), said(2e9), BOB)  # of the same name, and another's
+    house.later()
+    assert set(house.books.evidence) == {"ann/train"}
+
+
+def rename_jobs(books: Books, ctx: Context) -> Decision[None]:
+    draft = Draft(books, ctx)
+    draft.put(*(replace(job, name="renamed") for job in books.jobs.values()))
+    return draft.finish(lambda _: None)
+
+
+def test_what_was_believed_once_is_renewed_when_the_leases_are_long_forgotten() -> None:
+    house = House()
+    house.speak(house.job(), said(2e9))
+    house.later()
+    house.service.perform(rename_jobs)  # as if no job of this name were left in the books
+    house.speak(house.job(leased=False), said(2e9, steps=1000, counts=(1, 2, 4, 8)))
+    house.later()
+    counted = {s.placement.devices: s.log_step.count for s in house.books.evidence["ann/train"].statistics}
+    assert counted == {1: 1000, 2: 1000, 4: 1000}
 
 
 def test_a_flood_of_jobs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
