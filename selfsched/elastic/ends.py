@@ -10,6 +10,7 @@ import math
 from typing import Any, Literal
 
 from selfsched.core.events import Checked, StoppingRule
+from selfsched.core.lightning_classes import is_lightnings
 
 _AT_EPOCH_END = "_check_on_train_epoch_end"
 """Of `EarlyStopping` (Lightning 1.3-2.6): whether it looks at the end of a training epoch."""
@@ -45,12 +46,7 @@ def checked(trainer: Any, moment: Literal["validation", "epoch"]) -> Checked | N
 
 
 def _early_stoppings(trainer: Any) -> list[Any]:
-    # By name: the two Lightning packages have classes of their own.
-    return [
-        callback
-        for callback in trainer.callbacks
-        if any(cls.__name__ == "EarlyStopping" for cls in type(callback).__mro__)
-    ]
+    return [callback for callback in trainer.callbacks if is_lightnings(callback, "EarlyStopping")]
 
 
 def _looks_at(callback: Any, trainer: Any) -> Literal["validation", "epoch"]:

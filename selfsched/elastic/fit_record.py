@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from selfsched.core.events import FitStarted
+from selfsched.core.lightning_classes import is_lightnings
 from selfsched.elastic import lightning_internals as internals
 from selfsched.elastic import loggers
 from selfsched.elastic.data import FitData
@@ -129,14 +130,10 @@ def _finite(value: Any) -> int | None:
     return int(value)
 
 
-def _is_a(callback: Any, name: str) -> bool:
-    return any(cls.__name__ == name for cls in type(callback).__mro__)
-
-
 def _timer(trainer: Any) -> tuple[float, float] | None:
     """(limit, elapsed) in seconds of training, if a Timer limits the run."""
     for callback in trainer.callbacks:
-        if _is_a(callback, "Timer"):
+        if is_lightnings(callback, "Timer"):
             elapsed, remaining = callback.time_elapsed("train"), callback.time_remaining("train")
             if remaining is not None:
                 return float(elapsed + remaining), float(elapsed)

@@ -36,6 +36,8 @@ from typing import Any, Literal
 
 import torch
 
+from selfsched.core.lightning_classes import is_lightnings
+
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
@@ -70,7 +72,7 @@ def environment_plugin(package: str) -> Any:
 
 def is_cluster_environment(plugin: Any) -> bool:
     """Whether a Trainer plugin already says where ranks come from."""
-    return any(cls.__name__ == "ClusterEnvironment" for cls in type(plugin).__mro__)
+    return is_lightnings(plugin, "ClusterEnvironment")
 
 
 # --- the loops ----------------------------------------------------------------------------
@@ -444,7 +446,7 @@ def pin_version(logger: Any, version: int | str) -> None:
 
 def _is_mlflow_logger(logger: Any) -> bool:
     """Whether it is Lightning's MLFlowLogger, with the names it had in 2.0-2.6."""
-    named = any(cls.__name__ == "MLFlowLogger" for cls in type(logger).__mro__)
+    named = is_lightnings(logger, "MLFlowLogger")
     return named and hasattr(logger, "_run_id") and hasattr(logger, "_initialized")
 
 
@@ -460,7 +462,7 @@ def pin_wandb(logger: Any, identifier: str) -> bool:
 
 def is_csv_logger(logger: Any) -> bool:
     """Whether it is Lightning's CSVLogger, of either package, or a subclass."""
-    return any(cls.__name__ == "CSVLogger" for cls in type(logger).__mro__)
+    return is_lightnings(logger, "CSVLogger")
 
 
 def csv_writer(logger: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from selfsched.core.lightning_classes import lightning_names
 from selfsched.elastic.process import RankProcess
 
 _BATCH_NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
@@ -56,7 +57,7 @@ def survey(trainer: Any, asked: Asked, ordinal: int, process: RankProcess) -> No
         process.warn("overfit_batches")
     if ordinal > 2:
         process.warn("several_fits")
-    names = {cls.__name__ for callback in trainer.callbacks for cls in type(callback).__mro__}
+    names = {name for callback in trainer.callbacks for name in lightning_names(callback)}
     if names.intersection(_FINDERS):
         process.warn("finders")
     if "StochasticWeightAveraging" in names:
@@ -71,5 +72,5 @@ def without_finders(callbacks: list[Any]) -> list[Any]:
     return [
         callback
         for callback in callbacks
-        if not {cls.__name__ for cls in type(callback).__mro__}.intersection(_FINDERS)
+        if not lightning_names(callback).intersection(_FINDERS)
     ]

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 from selfsched.core.events import FitStarted
+from selfsched.core.lightning_classes import is_lightnings
 from selfsched.elastic.ends import end_facts
 from selfsched.elastic.fit_record import planned_steps, validations_to_come
 
@@ -94,7 +95,7 @@ def _steps_per_epoch(trainer: Any, module: Any, batches: int | None) -> int | No
 def _time_limit(trainer: Any) -> tuple[float | None, float]:
     """(max_time, training time spent of it) from Lightning's Timer."""
     for callback in trainer.callbacks:
-        if not _is_kind(callback, "Timer"):
+        if not is_lightnings(callback, "Timer"):
             continue
         left, spent = callback.time_remaining(), float(callback.time_elapsed())
         return (None if left is None else float(left) + spent), spent
@@ -111,8 +112,3 @@ def _dividing_counts(global_batch: int | None, world: int) -> tuple[int, ...]:
     if not global_batch:
         return (world,)
     return tuple(n for n in range(1, 2 * world + 1) if global_batch % n == 0 or n == world)
-
-
-def _is_kind(callback: Any, name: str) -> bool:
-    # By name: the two Lightning packages have classes of their own.
-    return any(cls.__name__ == name for cls in type(callback).__mro__)

@@ -109,6 +109,7 @@ def test_checkpoints_that_go_by_steps_are_not_counted_by_epochs(tmp_path: Any) -
 
 def test_a_rule_of_another_make_is_seen_but_not_understood() -> None:
     class EarlyStopping:
+        __module__ = "lightning.pytorch.callbacks.early_stopping"
         monitor = "val"
 
     class Trainer:

@@ -195,6 +195,8 @@ def test_a_wandb_logger_without_an_id_gets_a_lasting_one() -> None:
 
 def test_an_mlflow_logger_goes_on_in_the_run_of_the_first_segment() -> None:
     class MLFlowLogger:
+        __module__ = "lightning.pytorch.loggers.mlflow"
+
         def __init__(self) -> None:
             self._run_id: str | None = None
             self._initialized = False

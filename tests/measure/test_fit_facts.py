@@ -13,6 +13,8 @@ from selfsched.measure.fit_facts import fit_started, gradient_bytes, samples_in
 
 
 class Timer:
+    __module__ = "lightning.pytorch.callbacks.timer"
+
     """Lightning's Timer, as far as we ask it."""
 
     def __init__(self, left: float | None, spent: float) -> None:
@@ -26,6 +28,8 @@ class Timer:
 
 
 class EarlyStopping:
+    __module__ = "lightning.pytorch.callbacks.early_stopping"
+
     pass
 
 
