@@ -13,9 +13,9 @@ from selfsched.measure.fit_facts import fit_started, gradient_bytes, samples_in
 
 
 class Timer:
-    __module__ = "lightning.pytorch.callbacks.timer"
-
     """Lightning's Timer, as far as we ask it."""
+
+    __module__ = "lightning.pytorch.callbacks.timer"
 
     def __init__(self, left: float | None, spent: float) -> None:
         self.left, self.spent = left, spent
@@ -29,8 +29,6 @@ class Timer:
 
 class EarlyStopping:
     __module__ = "lightning.pytorch.callbacks.early_stopping"
-
-    pass
 
 
 class MyEarlyStopping(EarlyStopping):
