@@ -1,20 +1,15 @@
 """Work done and work remaining, counted towards the limit that will end the run.
 
 A fit ends at the first of `max_steps`, `max_epochs` and `max_time`. The first two are steps
-as soon as an epoch's length is known; where the loader has no length it is said as unknown
-until one epoch has been seen, and counted from then on. A stated length is an upper bound: an
-iterable dataset may state that of all ranks together, and end after this rank's part; the first
-whole epoch tells. A limit of time caps what remains
-whatever the steps cost. What is not a step is work too: validations and checkpoints still
+as soon as an epoch's length is known (`epochs`); where the loader has no length it is said as
+unknown until one epoch has been seen, and counted from then on. A limit of time caps what
+remains whatever the steps cost. What is not a step is work too: validations and checkpoints still
 to come, and the gap at each epoch's end, with the times they took so far.
 
 Early stopping and targets can end a run before its limit: `stopping` says when, as a
 distribution over the curve so far, and the remaining work carries it (`stops`). While the
 curve says too little, the limit is what is counted, and `end_is_unknown` says that it is an
 upper bound. `min_steps` and `min_epochs` hold a rule, and a limit of time, back.
-
-A batch that changes on the way (an accumulation scheduler) changes how many steps an epoch
-has: what is left of the samples is divided by those of a step now.
 """
 
 from __future__ import annotations
@@ -24,13 +19,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from selfsched.core.epochs import EpochCount
 from selfsched.core.events import Checked, FitFinished, FitStarted, Progressed, StretchTimed
 from selfsched.core.measurement import Spans
 from selfsched.core.stopping import StoppingWatch
 from selfsched.protocol import MAX_SECONDS
-
-BATCH_CHANGE = 0.05
-"""A batch that changes by less than this part is the same batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,19 +69,15 @@ class RemainingWork:
 
 
 @dataclass
-class Ledger:
+class Ledger(EpochCount):
     """Progress of the present fit over all its segments."""
 
     fit: int = 0
     first_step: int = 0
-    step: int = 0
-    epoch: int = 0
     samples: int = 0
     finished: bool = False
     stated_steps: int | None = None
-    max_epochs: int | None = None
-    steps_per_epoch: float | None = None
-    epoch_length_learned: bool = False
+    """The limit that counts steps."""
     max_seconds: float | None = None
     elapsed_seconds: float = 0.0
     clock_from: float | None = None
@@ -99,28 +88,17 @@ class Ledger:
     min_steps: int | None = None
     min_epochs: int | None = None
     checkpoints_per_epoch: float | None = None
-    step_samples: float | None = None
-    """Samples of a step over all devices, now ..."""
-    epoch_step_samples: float | None = None
-    """... and in the steps that `steps_per_epoch` counts."""
     validations_seen: int = 0
     checkpoints_seen: int = 0
     epoch_ends_seen: int = 0
-    epochs_watched: int = 0
-    """Epochs whose end was seen."""
+    validations_in_fit: int = 0
+    closed: tuple[int, int, int] = (0, 0, 0)
+    """Epochs that were over, gap and all, and the validations and checkpoints by then."""
     watched_steps: int = 0
     """Steps during which validations and checkpoints were counted."""
     spans: dict[str, Spans] = field(default_factory=dict)
     later_spans: dict[str, Spans] = field(default_factory=dict)
     """As `spans`, but for the first of each kind: it fills caches and starts workers."""
-    is_located: bool = False
-    """Whether this segment has told its epoch: only then is a change of epochs seen as it happens."""
-    epoch_from_is_exact: bool = False
-    """Whether the present epoch was seen to begin."""
-    _epoch_from: tuple[int, int] | None = None
-    """(epoch, step) at which the present epoch is known to have begun."""
-    _epoch_from_samples: int = 0
-    """Samples of the fit by then."""
 
     # --- events ----------------------------------------------------------------------
 
@@ -129,35 +107,26 @@ class Ledger:
         self.stopping.begin(event.stopping, step=event.step, anew=event.fit != self.fit)
         if event.fit != self.fit:
             self._begin(event.fit, event.step)
+        self._close_epoch()
         self.finished = False
         self.step = max(event.step, 0)
-        self.stated_steps = _positive(event.planned_steps)
-        self.max_epochs = _positive(event.max_epochs)
-        self._take_stated_length(_positive(event.steps_per_epoch), event.global_batch)
+        self.stated_steps = _step_limit(event)
+        self._place(event)
         self.min_steps, self.min_epochs = _positive(event.min_steps), _positive(event.min_epochs)
         self.checkpoints_per_epoch = event.checkpoints_per_epoch
         self.max_seconds = _usable(event.max_seconds)
-        self.elapsed_seconds = max(event.elapsed_seconds, self.elapsed_seconds, 0.0)
+        self.elapsed_seconds = max(_seconds(event.elapsed_seconds), self.elapsed_seconds)
         self.clock_from = event.at
         self.validations_stated = event.validations
         self.validations_seen = 0
         self.early_stopping = event.early_stopping
-        self.is_located = event.step == 0
-        if self.is_located:
-            self._epoch_from, self.epoch_from_is_exact = (0, 0), True
 
     def stepped(self, step: int) -> None:
         """A step was timed."""
         if step > self.step:
+            self._close_epoch()
             self.watched_steps += step - self.step
             self.step = step
-
-    def sized(self, samples: int) -> None:
-        """A step takes so many samples over all devices now."""
-        if samples > 0:
-            self.step_samples = float(samples)
-            if self.epoch_step_samples is None:
-                self.epoch_step_samples = float(samples)
 
     def checked(self, event: Checked) -> None:
         """A value that a rule of early stopping watches is new."""
@@ -167,10 +136,7 @@ class Ledger:
         """Take a position over; an epoch's begin teaches the length of an epoch."""
         self.stepped(event.step)
         self.samples = max(self.samples, event.samples)
-        if event.epoch > self.epoch or self._epoch_from is None:
-            self._new_epoch(event)
-        self.epoch = max(self.epoch, event.epoch)
-        self.is_located = True
+        self._locate(event)
 
     def stretch(self, event: StretchTimed) -> None:
         """A stretch that is no step took this long."""
@@ -180,12 +146,18 @@ class Ledger:
         kept.setdefault(event.stretch, Spans()).update(event.seconds)
         self.spans.setdefault(event.stretch, Spans()).update(event.seconds)
         self.validations_seen += event.stretch == "validation"
+        self.validations_in_fit += event.stretch == "validation"
         self.checkpoints_seen += event.stretch == "checkpoint_save"
-        self.epoch_ends_seen += event.stretch == "epoch_end"
+        if event.stretch == "epoch_end":
+            self.epoch_ends_seen += 1
+            self.at_boundary = True
+            self._close_epoch()
 
     def forget_checkpoint(self) -> None:
         """The last checkpoint was no periodic one."""
         self.checkpoints_seen = max(0, self.checkpoints_seen - 1)
+        epochs, validations, checkpoints = self.closed
+        self.closed = (epochs, validations, min(checkpoints, self.checkpoints_seen))
 
     def segment_ended(self, now: float) -> None:
         """The running segment is over: the clock of `max_time` stands still."""
@@ -203,12 +175,10 @@ class Ledger:
     @property
     def planned_steps(self) -> int | None:
         """Steps at which the first limit that counts steps ends the fit; None: unknown."""
-        by_epochs = self._epochs_end()
-        stated = self.stated_steps
-        if stated is not None and by_epochs is not None and self._batch_factor() != 1.0:
-            stated = None if self._stated_is_epochs() else stated
-        limits = [limit for limit in (stated, by_epochs) if limit is not None]
-        return min(limits) if limits else None
+        by_epochs = None if self.max_epochs is None else self._step_after(self.max_epochs)
+        limits = [limit for limit in (self.stated_steps, by_epochs) if limit is not None]
+        first = min(limits, default=None)
+        return first if first is None or self.finished or self.step <= first else None
 
     @property
     def end_is_unknown(self) -> bool:
@@ -262,7 +232,7 @@ class Ledger:
         """All work of the fit so far, as if it were still to come."""
         return RemainingWork(
             steps=float(max(0, self.step - self.first_step)),
-            validations=float(self.spans["validation"].count) if "validation" in self.spans else 0.0,
+            validations=float(self.validations_in_fit),
             checkpoints=float(self.checkpoints_seen),
             epoch_ends=float(self.epoch_ends_seen),
         )
@@ -290,45 +260,17 @@ class Ledger:
     # --- inside ----------------------------------------------------------------------
 
     def _begin(self, fit: int, step: int) -> None:
-        self.fit, self.first_step, self.step, self.epoch, self.samples = fit, step, step, 0, 0
-        self.steps_per_epoch, self.epoch_length_learned = None, False
-        self.elapsed_seconds, self.clock_from, self._epoch_from = 0.0, None, None
-        self.epoch_from_is_exact = False
-        self.checkpoints_seen = self.epoch_ends_seen = self.epochs_watched = self.watched_steps = 0
-        self.step_samples = self.epoch_step_samples = None
-        self._epoch_from_samples = 0
-
-    def _epochs_end(self) -> int | None:
-        """The step at which max_epochs ends the fit."""
-        if self.max_epochs is None or self.steps_per_epoch is None:
-            return None
-        end = self.max_epochs * self.steps_per_epoch
-        if self.epoch_length_learned and self._epoch_from is not None:
-            epoch, step = self._epoch_from
-            end = step + max(0, self.max_epochs - epoch) * self.steps_per_epoch
-        factor = self._batch_factor()
-        if factor != 1.0:
-            end = self.step + max(0.0, end - self.step) / factor
-        return math.ceil(end - 1e-6)
-
-    def _batch_factor(self) -> float:
-        """Samples of a step now over those of the steps by which epochs are counted."""
-        if not self.step_samples or not self.epoch_step_samples:
-            return 1.0
-        factor = self.step_samples / self.epoch_step_samples
-        return factor if abs(factor - 1.0) > BATCH_CHANGE else 1.0
-
-    def _stated_is_epochs(self) -> bool:
-        # Only what both limits say together is told: max_steps, or max_epochs in steps.
-        assert self.max_epochs is not None
-        assert self.steps_per_epoch is not None
-        return self.epoch_length_learned or self.stated_steps == self.max_epochs * self.steps_per_epoch
+        self.fit, self.first_step, self.step, self.samples = fit, step, step, 0
+        self.elapsed_seconds, self.clock_from = 0.0, None
+        self.checkpoints_seen = self.epoch_ends_seen = self.watched_steps = 0
+        self.validations_in_fit, self.closed = 0, (0, 0, 0)
+        self._begin_epochs()
 
     def _least_steps(self) -> float:
         """Steps that are made whatever rules and clocks say."""
         least = [float(self.min_steps or 0) - self.step]
-        if self.min_epochs and self.steps_per_epoch:
-            least.append(self.min_epochs * self.steps_per_epoch / self._batch_factor() - self.step)
+        if self.min_epochs:
+            least.append(float(self._step_after(self.min_epochs) or 0) - self.step)
         return max(0.0, *least)
 
     def _check_steps(self) -> float | None:
@@ -348,70 +290,53 @@ class Ledger:
         ends = ((last + checks * every, weight) for checks, weight in outlook.points)
         return tuple((min(steps, max(end, least, 0.0)), weight) for end, weight in ends)
 
-    def _take_stated_length(self, steps: int | None, batch: int | None) -> None:
-        if steps is None:
-            return
-        if self.epoch_length_learned and self.steps_per_epoch is not None and self.steps_per_epoch < steps:
-            return  # what was seen is less than what is stated
-        self.epoch_step_samples = float(batch) if batch else None
-        self.steps_per_epoch, self.epoch_length_learned = float(steps), False
-
-    def _new_epoch(self, event: Progressed) -> None:
-        if self._epoch_from is not None:
-            epochs, steps = event.epoch - self._epoch_from[0], event.step - self._epoch_from[1]
-            if epochs > 0 and steps > 0 and self._teaches(steps / epochs):
-                self.steps_per_epoch, self.epoch_length_learned = steps / epochs, True
-                samples = event.samples - self._epoch_from_samples
-                self.epoch_step_samples = samples / steps if samples > 0 else None
-        if event.epoch > self.epoch:
-            self.epochs_watched += event.epoch - self.epoch if self.is_located else 0
-            self._epoch_from, self.epoch_from_is_exact = (event.epoch, event.step), self.is_located
-            self._epoch_from_samples = event.samples
-
-    def _teaches(self, length: float) -> bool:
-        """Whether an epoch of so many steps says more than what is known of epochs."""
-        if self.steps_per_epoch is None or self.epoch_length_learned or self._batch_factor() != 1.0:
-            return True
-        return self.epoch_from_is_exact and length < self.steps_per_epoch
-
     def _rate(self, seen: int) -> float:
         return seen / self.watched_steps if self.watched_steps else 0.0
+
+    def _close_epoch(self) -> None:
+        """If one has ended, its end is over: what comes with epochs was counted whole."""
+        if self.at_boundary:
+            self.closed = (self.epochs_watched, self.validations_in_fit, self.checkpoints_seen)
+        self.at_boundary = False
 
     def _validations_to_come(self, steps: float) -> float:
         if self.validations_stated is not None:
             return float(max(0, self.validations_stated - self.validations_seen))
-        spans = self.spans.get("validation")
-        return self._by_epochs(spans.count, steps) if spans else 0.0
+        epochs, closed, _ = self.closed
+        return self._by_epochs(self.validations_in_fit, (epochs, closed), steps)
 
     def _checkpoints_to_come(self, steps: float) -> float:
-        if self.checkpoints_seen == 0 and self.epochs_watched <= 1 and self.checkpoints_per_epoch:
-            return self.checkpoints_per_epoch * self._epochs_to_come(steps)
-        return self._by_epochs(self.checkpoints_seen, steps)
+        epochs, _, closed = self.closed
+        if not epochs and self.checkpoints_per_epoch and self.steps_per_epoch:
+            return max(0.0, self.checkpoints_per_epoch * self._ends_to_come(steps) - self.checkpoints_seen)
+        return self._by_epochs(self.checkpoints_seen, (epochs, closed), steps)
 
-    def _epochs_to_come(self, steps: float) -> float:
-        return math.ceil(steps / self.steps_per_epoch - 1e-6) if self.steps_per_epoch else 0.0
+    def _ends_to_come(self, steps: float) -> float:
+        """Ends of epochs that are not over, that of the fit among them."""
+        length = (self.steps_per_epoch or math.inf) / self._batch_factor()
+        return math.ceil(steps / length - 1e-6) + float(self.is_between_epochs)
 
-    def _by_epochs(self, seen: int, steps: float) -> float:
+    def _by_epochs(self, seen: int, closed: tuple[int, int], steps: float) -> float:
         """What comes with epochs comes with those to come: the rate by steps is late by half an epoch."""
-        if self.epochs_watched and self.steps_per_epoch and seen <= 2 * self.epochs_watched:
-            return seen / self.epochs_watched * self._epochs_to_come(steps)
+        epochs, by_then = closed
+        if epochs and self.steps_per_epoch and by_then <= 2 * epochs:
+            return max(0.0, by_then / epochs * self._ends_to_come(steps) - max(0, seen - by_then))
         return steps * self._rate(seen)
 
     def _epoch_ends_to_come(self, steps: float) -> float:
         if self.steps_per_epoch:
-            return max(0.0, self._epochs_to_come(steps) - 1.0)
+            return max(0.0, self._ends_to_come(steps) - 1.0) if steps > 0 else 0.0
         return steps * self._rate(self.epoch_ends_seen)
 
     # --- state -----------------------------------------------------------------------
 
     def to_state(self) -> dict[str, Any]:
         """Plain JSON values. The clock of a running segment is not in them."""
-        state = asdict(self)
+        state = {name.lstrip("_"): value for name, value in asdict(self).items()}
         state.pop("clock_from")
-        began = state.pop("_epoch_from")
-        state["epoch_from"] = None if began is None else list(began)
+        state["epoch_from"] = None if self._epoch_from is None else list(self._epoch_from)
+        state["told_at"], state["closed"] = list(self._told_at), list(self.closed)
         state["stopping"] = self.stopping.to_state()
-        state["epoch_from_samples"] = state.pop("_epoch_from_samples")
         for name in ("spans", "later_spans"):
             state[name] = {kind: spans.to_state() for kind, spans in getattr(self, name).items()}
         return state
@@ -419,13 +344,24 @@ class Ledger:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Ledger:
         values = dict(state)
-        began = values.pop("epoch_from")
+        began, told = values.pop("epoch_from"), values.pop("told_at", (0, 0))
         for name in ("spans", "later_spans"):
             values[name] = {kind: Spans.from_state(spans) for kind, spans in values[name].items()}
         values["stopping"] = StoppingWatch.from_state(values["stopping"])
         samples = values.pop("epoch_from_samples")
+        values["closed"] = tuple(values.get("closed", (0, 0, 0)))
         epoch_from = None if began is None else (began[0], began[1])
-        return cls(**values, _epoch_from_samples=samples, _epoch_from=epoch_from)
+        return cls(
+            **values, _epoch_from_samples=samples, _epoch_from=epoch_from, _told_at=(told[0], told[1])
+        )
+
+
+def _step_limit(event: FitStarted) -> int | None:
+    """The limit that counts steps, whatever the epochs: these are counted here, as they come to be known."""
+    if event.epoch is not None:
+        return _positive(event.max_steps)
+    by_epochs = (event.max_epochs or 0) * (event.steps_per_epoch or 0)
+    return _positive(event.planned_steps) if event.planned_steps != by_epochs else None
 
 
 def _positive(count: int | None) -> int | None:
@@ -436,3 +372,7 @@ def _usable(seconds: float | None) -> float | None:
     if seconds is None or not math.isfinite(seconds) or seconds <= 0:
         return None
     return min(seconds, MAX_SECONDS)
+
+
+def _seconds(seconds: float) -> float:
+    return min(max(seconds, 0.0), MAX_SECONDS) if math.isfinite(seconds) else 0.0

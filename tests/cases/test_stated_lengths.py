@@ -53,4 +53,4 @@ def test_a_shorter_epoch_that_was_an_exception_is_made_good() -> None:
 
 
 def test_a_length_that_becomes_known_replaces_the_learned_one() -> None:
-    assert told(started(stated=None), (40, 1), started(45, stated=30)).planned_steps == 90
+    assert told(started(stated=None), (40, 1), started(45, stated=30)).planned_steps == 40 + 2 * 30

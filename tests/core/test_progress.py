@@ -301,3 +301,135 @@ def test_the_first_of_several_validations_is_left_out() -> None:
     assert book.usual_spans()["validation"].running.mean == pytest.approx(1.0)
     book.segment_ended(100.0)
     assert Ledger.from_state(json.loads(json.dumps(book.to_state()))) == book
+
+
+# --- counted from the present place on ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("facts", "planned"),
+    [
+        ({"steps_per_epoch": 100, "batches_per_epoch": 100, "max_epochs": 3}, 300),
+        ({"steps_per_epoch": 300, "batches_per_epoch": 300, "max_epochs": 3}, 150 + 250 + 300),
+        ({"steps_per_epoch": 25, "batches_per_epoch": 100, "max_epochs": 5}, 150 + 13 + 3 * 25),
+        ({"steps_per_epoch": 10, "batches_per_epoch": 10, "max_epochs": 8}, 150 + 6 * 10),
+        ({"steps_per_epoch": 300, "batches_per_epoch": 300, "max_epochs": 3, "max_steps": 250}, 250),
+    ],
+)
+def test_a_fit_that_goes_on_with_another_batch_or_loader_counts_from_where_it_is(
+    facts: dict[str, Any], planned: int
+) -> None:
+    """150 steps of 100 an epoch were made: epoch 1, batch 50."""
+    earlier = ledger(planned_steps=300, steps_per_epoch=100, max_epochs=3)
+    for step, epoch in ((100, 1), (150, 1)):
+        earlier.progressed(at(step, epoch))
+    for book in (Ledger(), earlier):
+        book.fit_started(started(**{"step": 150, "epoch": 1, "batch": 50, "planned_steps": 1} | facts))
+        book.sized(32)
+        assert book.planned_steps == planned
+        assert book.epoch == 1 or planned == 150 + 6 * 10
+        assert 0.0 < book.fraction_done(100.0) < 1.0
+        assert steps_left(book) == planned - 150
+
+
+def test_a_fit_that_goes_on_with_a_loader_of_unknown_length_knows_what_it_has_seen() -> None:
+    fresh, earlier = Ledger(), ledger(max_epochs=3)
+    earlier.progressed(at(100, 1))
+    for book, planned in ((fresh, None), (earlier, 300)):
+        book.fit_started(started(step=150, epoch=1, batch=50, max_epochs=3))
+        assert book.planned_steps == planned
+
+
+def test_a_minimum_of_epochs_counts_from_where_the_fit_is() -> None:
+    book = ledger(
+        step=150, epoch=1, batch=0, steps_per_epoch=10, batches_per_epoch=10, max_epochs=9, min_epochs=3
+    )
+    work = book.remaining(100.0)
+    assert work is not None
+    assert work.least_steps == 20.0
+
+
+def test_epochs_that_grow_are_learned_and_the_run_is_not_done_before_its_end() -> None:
+    """A loader made anew each epoch: 20, 40, ... 120 batches."""
+    book = ledger(planned_steps=120, steps_per_epoch=20, max_epochs=6)
+    step, planned = 0, []
+    for epoch in range(6):
+        for _ in range(20 * (epoch + 1)):
+            step += 1
+            book.stepped(step)
+            if step < 400 or step > 401:  # the last epoch but one had as many steps
+                assert not book.all_done
+                assert book.fraction_done(100.0) < 1.0
+                assert book.planned_steps is None or book.planned_steps > step
+        planned.append(book.planned_steps)
+        book.progressed(at(step, epoch + 1))
+        if epoch == 2:
+            assert book.planned_steps == 120 + 3 * 60
+    assert planned[:3] == [120, 60 + 4 * 40, 120 + 3 * 60]
+    assert planned[-1] is None, "the last epoch is longer than any before: its end is not known"
+    assert book.planned_steps == 420
+
+
+def test_a_step_beyond_the_limit_of_steps_makes_the_end_unknown() -> None:
+    book = ledger(planned_steps=50)
+    book.stepped(57)
+    assert book.planned_steps is None
+    assert book.end_is_unknown
+    assert not book.all_done
+
+
+@pytest.mark.parametrize(("first", "then"), [(8, 1), (1, 8)])
+def test_an_accumulation_that_changes_is_counted_from_its_change_on(first: int, then: int) -> None:
+    """300 batches an epoch for three epochs; accumulation changes after the first."""
+    book = ledger(planned_steps=900, steps_per_epoch=300, max_epochs=3, global_batch=1)
+    one, other = math.ceil(300 / first), math.ceil(300 / then)
+    whole, step, samples = one + 2 * other, 0, 0
+    for epoch in range(3):
+        of_step = first if epoch == 0 else then
+        for index in range(one if epoch == 0 else other):
+            step, samples = step + 1, min(samples + of_step, 300 * (epoch + 1))
+            book.stepped(step)
+            book.sized(of_step)
+            if index % 7 == 0:
+                book.progressed(Progressed(fit=1, step=step, epoch=epoch, samples=samples))
+            expected = whole if epoch else math.ceil(900 / first)
+            assert book.planned_steps == pytest.approx(expected, abs=4)
+        book.progressed(Progressed(fit=1, step=step, epoch=epoch + 1, samples=samples))
+    assert book.planned_steps == step == whole
+
+
+# --- the end of an epoch is work until it is over ------------------------------------------------
+
+
+def test_what_follows_an_epochs_last_step_is_counted_until_it_is_over() -> None:
+    book = ledger(planned_steps=60, steps_per_epoch=20, max_epochs=3, checkpoints_per_epoch=1.0)
+
+    def to_come() -> tuple[float, float, float]:
+        work = book.remaining(100.0)
+        assert work is not None
+        return work.epoch_ends, work.validations, work.checkpoints
+
+    assert to_come() == (2.0, 0.0, 3.0)
+    for epoch in (1, 2):
+        rest = 3.0 - epoch
+        book.stepped(20 * epoch)
+        before = 0.0 if epoch == 1 else rest + 1  # unknown before the first
+        assert to_come() == (rest, before, rest + 1)
+        book.stretch(StretchTimed(stretch="validation", seconds=1.0, step=20 * epoch))
+        book.progressed(at(20 * epoch, epoch))
+        assert to_come()[0::2] == (rest, rest + 1), "the gap and the checkpoint are yet to come"
+        book.stretch(StretchTimed(stretch="checkpoint_save", seconds=1.0, step=20 * epoch))
+        assert to_come()[2] == rest
+        book.stretch(StretchTimed(stretch="epoch_end", seconds=3.0, step=20 * epoch))
+        assert to_come() == (rest - 1, rest, rest)
+        book.stepped(20 * epoch + 1)
+        assert to_come() == (rest - 1, rest, rest)
+    book.stepped(60)
+    assert to_come() == (0.0, 1.0, 1.0), "the last validation and checkpoint are work, too"
+
+
+def test_elapsed_time_of_nonsense_is_no_time() -> None:
+    book = ledger(max_seconds=60.0, elapsed_seconds=math.nan)
+    assert book.elapsed_seconds == 0.0
+    book.fit_started(started(max_seconds=60.0, elapsed_seconds=math.inf))
+    assert book.elapsed(100.0) == 0.0
