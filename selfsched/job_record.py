@@ -66,6 +66,7 @@ class JobRecord:
         self._finished_at: float | None = None
         self._statistics: tuple[float, tuple[StepStatistics, ...]] = (float("-inf"), ())
         self._saved: JobHistory | None = None
+        self._saved_model = ""
 
     def _from_earlier_life(self, path: Path) -> JobModel:
         state = _read_json(path)
@@ -281,8 +282,11 @@ class JobRecord:
             self._saved = self.history
 
     def save_model(self) -> None:
-        """Write what was learned, for a later start of the same job."""
-        _write(self._job.run_directory / MODEL_FILE, json.dumps(self._model.to_state()))
+        """Write what was learned where it changed: for whoever looks, and for a later start of the job."""
+        text = json.dumps(self._model.to_state())
+        if text != self._saved_model:
+            _write(self._job.run_directory / MODEL_FILE, text)
+            self._saved_model = text
 
 
 def _aged(forecast: Forecast, elapsed_seconds: float) -> Forecast:

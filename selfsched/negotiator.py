@@ -73,7 +73,7 @@ from selfsched.settings import Settings, load
 
 _TICK_SECONDS = 0.1
 _FACTS_EVERY_SECONDS = 0.5
-_SAVE_EVERY_SECONDS = 2.0
+_SAVE_EVERY_SECONDS = 5.0
 _END_SECONDS = 4.0
 _MOST_NEWS = 16
 _STATED_SECONDS = 4 * 3600.0
@@ -388,6 +388,7 @@ class Negotiator:
                     learn_at = now + _FACTS_EVERY_SECONDS
                 if now >= save_at:
                     self._record.save_history()
+                    self._record.save_model()
                     save_at = now + _SAVE_EVERY_SECONDS
                 self._feed(TimePassed())
             except Exception:

@@ -32,7 +32,7 @@ def show_explanation(broker: str | None, wanted: str, *, as_json: bool, picture:
     told = model.explanation() if model else None
     if picture is not None:
         if told is None or not told.curve:
-            raise Refused(f"no step of {wanted[:80]} has been measured on this machine: nothing to draw yet")
+            raise Refused(f"no step of {wanted[:80]} was measured here so far: nothing to draw yet")
         draw(told, picture)
     if as_json:
         print_json(_json(view, run, history, told))
@@ -113,7 +113,7 @@ def print_model(told: Explanation) -> None:
     """Print what a job knows of its own steps: parts, the scaling curve, words."""
     parts = sorted(told.parts.items(), key=lambda part: -part[1])
     print_table(
-        f"A step on {told.devices} devices", ("part", "mean"),
+        f"A step on {told.devices} device" + ("s" if told.devices != 1 else ""), ("part", "mean"),
         [(name, duration_words(seconds)) for name, seconds in parts],
     )  # fmt: skip
     rows = [

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from negotiator.scripted_broker import device
 
+from selfsched.commands.runs import read_model
 from selfsched.core.events import FitFinished, FitStarted, StepsTimed, StepTiming
 from selfsched.elastic.job import JobDescription
 from selfsched.elastic.segment import boottime
-from selfsched.job_record import LEAVING_SECONDS, JobRecord
+from selfsched.job_record import LEAVING_SECONDS, MODEL_FILE, JobRecord
 from selfsched.protocol import Forecast, ForecastScores, Instructions, JobState, Outcome
 
 NOW = boottime()
@@ -118,3 +119,16 @@ def test_scores_of_other_jobs_widen_the_forecast_and_its_width_is_told(record: J
     assert after.forecast_width > 1.5 * before.forecast_width
     record.told_scores(ForecastScores(made=2, held=2, jobs=1, runs=((0.1,),)))
     assert record.facts(NOW + 10).forecast_width > 1.5 * before.forecast_width  # fewer runs say less
+
+
+def test_what_a_running_job_has_learned_can_be_read_beside_it(record: JobRecord, tmp_path: Path) -> None:
+    steps(record, 0, 40, at=NOW + 4.0)
+    record.save_model()
+    model = read_model(tmp_path)
+    assert model is not None
+    told = model.explanation()
+    assert told.steps[1] > 0
+    assert [step.devices for step in told.curve if step.measured] == [1]
+    written = (tmp_path / MODEL_FILE).stat().st_mtime_ns
+    record.save_model()
+    assert (tmp_path / MODEL_FILE).stat().st_mtime_ns == written, "nothing new, nothing written"
