@@ -144,7 +144,7 @@ def _percent(fraction: float | None) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table, or with `--json` one object."""
     options = _options(arguments)
-    first, last = map(int, options.seeds.split("-")) if options.seeds else (0, SEEDS)
+    first, last = options.seeds
     last = first + QUICK_SEEDS if options.quick else last
     steps = 1000 if options.quick else 4000
     rows: list[Row] = []
@@ -161,6 +161,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _print(table(rows))
 
 
+def _from_to(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    if not (first.isdigit() and last.isdigit()) or int(first) >= int(last):
+        raise argparse.ArgumentTypeError(f"{text!r} is no range of seeds, as 0-22")
+    return int(first), int(last)
+
+
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.forecast", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -168,7 +175,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
     parser.add_argument("--quick", action="store_true", help="few short runs")
     parser.add_argument("--only", choices=("replays", "real"), help="one of the two")
-    parser.add_argument("--seeds", default=None, help="of the replays, as FROM-TO")
+    parser.add_argument(
+        "--seeds",
+        type=_from_to,
+        default=(0, SEEDS),
+        metavar="FROM-TO",
+        help="of the replays, the last one left out",
+    )
     parser.add_argument("--carried", action="store_true", help="scores go on from run to run of a family")
     return parser.parse_args(arguments)
 

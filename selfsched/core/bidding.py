@@ -162,7 +162,7 @@ def limit_words(parts: Mapping[str, float], devices: int) -> tuple[str, ...]:
         return ()
     remedies = {
         "communication": ("Communication", "more devices add to it; a larger batch or accumulation helps"),
-        "data": ("Waiting for data", "more devices do not shorten it; more loader workers may"),
+        "data": ("Waiting for data", "more loader workers may shorten it"),
         "other": ("What is outside forward and backward", "callbacks and logging, which do not scale"),
     }
     shares = {name: parts.get(name, 0.0) / whole for name in remedies}
@@ -201,7 +201,7 @@ def saving_words(
             change = "saved" if in_hindsight else "save"
             tail = f" {amount} of {duration_words(here.median_seconds)}"
         else:
-            change, tail = "cost", f" {amount} more"
+            change, tail = "cost", f" {amount} on top of {duration_words(here.median_seconds)}"
         have = "have " if in_hindsight else ""
         words.append(f"{name} would {have}{change}{tail}{doubt}.")
     return tuple(words)

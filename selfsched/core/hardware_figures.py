@@ -41,7 +41,7 @@ class HardwareFigures(BaseModel):
             jobs = "1 job" if self.prior.jobs == 1 else f"{self.prior.jobs} jobs"
             source = f"{self.hardware}: hardware figures learned from {jobs}"
         elif self.prior is not None:
-            source = f"{self.hardware}: documented figures; nobody has run here yet"
+            source = f"{self.hardware}: documented figures; nobody else's runs yet"
         else:
             source = f"{self.hardware}: documented figures"
         return f"{source}; {self.refusal_words}" if self.refused else source

@@ -54,7 +54,7 @@ def test_durations_are_said_as_people_say_them(seconds: float, words: str) -> No
 def test_words_say_what_would_be_saved_lost_or_unchanged() -> None:
     words = saving_words(left(100.0), {1: (left(190.0), 5.0), 2: (left(99.0), 0.0), 4: (left(40.0), 5.0)})
     assert words == (
-        "1 device would cost 1 min 35 s more.",
+        "1 device would cost 1 min 35 s on top of 1 min 40 s.",
         "2 devices would change nothing.",
         "4 devices would save 55 s of 1 min 40 s.",
     )

@@ -53,7 +53,7 @@ def test_what_is_absurd_is_refused_in_words(prior: HardwarePrior, words: str) ->
         ),
         (
             HardwareFigures(hardware="cpu", prior=documented_prior("cpu")),
-            "cpu: documented figures; nobody has run here yet",
+            "cpu: documented figures; nobody else's runs yet",
         ),
         (HardwareFigures(hardware="cpu"), "cpu: documented figures"),
         (
