@@ -45,12 +45,26 @@ def run_broker(given: Mapping[str, Any], *, private: bool, config: Path | None, 
     from selfsched_broker.serving import Running, serve
     from selfsched_broker.this_machine import own_agent
 
+    if private:
+        _bring_up_to_date(found.store_url)
+
     def ready(running: Running) -> None:
         _announce(running.addresses, private=private, as_json=as_json)
 
     ended = serve(found, agent=own_agent(found) if found.agent else None, ready=ready)
     log.info("the broker has ended: %s", ended.reason)
     return EXIT_FAILED if ended.failed else EXIT_FINE
+
+
+def _bring_up_to_date(url: str) -> None:
+    """Nobody administers a private broker: after an upgrade it migrates its own books."""
+    from selfsched_broker.store.schema import is_older, migrate
+
+    if is_older(url):
+        done = migrate(url)
+        log.info(
+            "the books were brought from schema %s to %s; a copy is %s", done.before, done.after, done.backup
+        )
 
 
 def _refuse_tcp(given: Mapping[str, Any]) -> None:

@@ -75,6 +75,23 @@ def check(connection: Connection, name: str) -> None:
     )
 
 
+def is_older(url: str) -> bool:
+    """Whether there is a store with the schema of an earlier release."""
+    path = sqlite_path(url)
+    if path is not None and not path.exists():
+        return False
+    engine = make_engine(url)
+    try:
+        with engine.connect() as connection:
+            found = revision(connection)
+    except DBAPIError:
+        return False
+    finally:
+        engine.dispose()
+    known = {script.revision for script in ScriptDirectory(str(_MIGRATIONS)).walk_revisions()}
+    return found is not None and found != head() and found in known
+
+
 def migrate(url: str) -> Migrated:
     """Bring a store to this release's schema; an SQLite file is backed up beside it first.
 

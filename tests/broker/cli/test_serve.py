@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -98,6 +100,22 @@ def test_a_private_broker_ends_after_its_last_job(tmp_path: Path) -> None:
             assert client.post(f"/v1/jobs/{job}/end", content='{"outcome":"finished"}').status_code == 200
         assert broker.wait() == 0
     assert not path.exists()
+
+
+def test_a_private_broker_brings_the_books_of_an_earlier_release_up_to_date(tmp_path: Path) -> None:
+    with broker_process(tmp_path, "--private", "--slots", "1") as broker:
+        broker.process.send_signal(signal.SIGTERM)
+        assert broker.wait() == 0
+    (path,) = tmp_path.rglob("books.sqlite")
+    with closing(sqlite3.connect(path)) as books:  # as the first release left it
+        for table in ("forecasts", "evidence", "priors"):
+            books.execute(f"drop table {table}")
+        books.execute("update alembic_version set version_num = '0001_first_books'")
+        books.commit()
+    with broker_process(tmp_path, "--private", "--slots", "1") as broker:
+        broker.process.send_signal(signal.SIGTERM)
+        assert broker.wait() == 0
+    assert list(path.parent.glob("books.sqlite.before-migration-*"))
 
 
 def test_a_mistake_is_one_sentence_and_code_2(tmp_path: Path) -> None:
