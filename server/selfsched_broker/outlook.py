@@ -13,14 +13,14 @@ import threading
 from collections.abc import Callable
 
 from selfsched_broker.core.ahead.scene import Scene
-from selfsched_broker.core.look_ahead import Outlook, foresee
+from selfsched_broker.core.look_ahead import Outlook
 
 log = logging.getLogger(__name__)
-PAUSE_SECONDS = 1.0
-"""Between two plays at least, and at least twenty times as long as the last one took."""
+PAUSE_SECONDS = 2.0
+"""Between two plays at least, and at least thirty times as long as the last one took."""
 REFRESH_SECONDS = 15.0
 """Between two plays at most, while jobs live."""
-_PAUSE_FACTOR = 20.0
+_PAUSE_FACTOR = 30.0
 
 
 class OutlookKeeper:
@@ -72,7 +72,7 @@ class OutlookKeeper:
             try:
                 scene = self._take()
                 has_jobs = bool(scene.players)
-                self._keep(Outlook(made_at=scene.made_at, jobs=foresee(scene)))
+                self._keep(Outlook.of_scene(scene))
             except Exception:
                 # The thread's outermost loop: without an outlook jobs' own forecasts stand.
                 log.exception("the look-ahead could not be made")

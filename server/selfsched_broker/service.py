@@ -338,7 +338,7 @@ class Service:
         topics = frozenset(map(instructions_topic, touched)) | _topics(changes)
         for listener in self._listeners:
             listener(topics)
-        if CLUSTER in topics:
+        if topics:
             self._keeper.wake()
         if self.books.agenda.wake or not all(isinstance(change, _LATER) for change in changes):
             self._changed.notify_all()

@@ -66,11 +66,24 @@ class Outlook:
     made_at: float
     """Broker time."""
     jobs: Mapping[str, Foreseen]
+    held: Mapping[str, int]
+    """Devices that each had then."""
 
-    def of(self, job_id: str, now: float) -> Foreseen | None:
-        """Of one job, seen from now; None: it came later, or is paused or told to leave."""
+    @classmethod
+    def of_scene(cls, scene: Scene) -> Outlook:
+        """Play a scene."""
+        held = {player.job: player.held for player in scene.players}
+        return cls(made_at=scene.made_at, jobs=foresee(scene), held=held)
+
+    def of(self, job_id: str, now: float, held: int) -> Foreseen | None:
+        """Of one job, seen from now.
+
+        None: it came later, is paused or told to leave, or has another number of devices by now.
+        """
         found = self.jobs.get(job_id)
-        return None if found is None else found.later(max(0.0, now - self.made_at))
+        if found is None or self.held[job_id] != held:
+            return None
+        return found.later(max(0.0, now - self.made_at))
 
 
 def foresee(scene: Scene) -> dict[str, Foreseen]:

@@ -59,8 +59,9 @@ def instructions(books: Books, ctx: Context, job_id: str) -> Instructions:
 
 def _under_contention(books: Books, ctx: Context, job_id: str) -> Forecast | None:
     """What the broker foresees of a job that runs and has measured itself; of others None."""
-    found = ctx.outlook.of(job_id, ctx.now) if ctx.outlook is not None else None
-    if found is None or not found.known or not books.devices_of(job_id):
+    held = len(books.devices_of(job_id))
+    found = ctx.outlook.of(job_id, ctx.now, held) if ctx.outlook is not None else None
+    if found is None or not found.known or not held:
         return None
     return found.finish
 
@@ -69,7 +70,7 @@ def _starts(books: Books, ctx: Context, job: Job) -> Forecast | None:
     """When a job that waits is expected to have devices."""
     if job.state is not JobState.WAITING or ctx.outlook is None or books.devices_of(job.id):
         return None
-    found = ctx.outlook.of(job.id, ctx.now)
+    found = ctx.outlook.of(job.id, ctx.now, 0)
     return found.start if found is not None else None
 
 

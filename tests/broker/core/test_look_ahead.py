@@ -27,7 +27,7 @@ def driver() -> Driver:
 
 def told_to(driver: Driver, job: str, later_seconds: float = 0.0) -> Forecast | None:
     """The forecast in a job's instructions, with an outlook that was made so long before."""
-    outlook = Outlook(made_at=driver.now, jobs=foresee(take_scene(driver.books, driver.ctx)))
+    outlook = Outlook.of_scene(take_scene(driver.books, driver.ctx))
     driver.now += later_seconds
     return arbiter.instructions(driver.books, replace(driver.ctx, outlook=outlook), job).forecast
 
@@ -123,7 +123,7 @@ def test_who_waits_sees_when_it_will_start_and_who_holds_does_not(driver: Driver
     running(driver, second, 30.0, 30.0)
     waiting = driver.register("cy")
     driver.report(waiting)
-    outlook = Outlook(made_at=driver.now, jobs=foresee(take_scene(driver.books, driver.ctx)))
+    outlook = Outlook.of_scene(take_scene(driver.books, driver.ctx))
     ctx = replace(driver.ctx, outlook=outlook)
     starts = views.job_view(driver.books, ctx, waiting).starts
     assert starts is not None
