@@ -152,3 +152,15 @@ def test_a_device_that_is_of_no_use_goes_where_a_visit_is_expected_to_tell_most(
         curious = job("curious", plain.model_copy(update={"rows": rows}), 1, at_stake=("n/0",))
         sure = job("sure", plain, 2, at_stake=("n/1",))
         assert counts(rule(OURS, market([curious, sure], 3))) == given
+
+
+def test_a_move_to_measure_says_so() -> None:
+    doubtful = bid({1: 21_000.0, 2: 20_000.0}, restart=10, running_on=2)
+    rows = tuple(
+        row.model_copy(update={"information_seconds": 5000.0}) if row.placement.devices == 1 else row
+        for row in doubtful.rows
+    )
+    alone = job("a", doubtful.model_copy(update={"rows": rows}), 1, at_stake=("n/0", "n/1"))
+    award = rule(OURS, market([alone], 2)).awards["a"]
+    assert len(award.devices) == 1
+    assert "to measure it there, which is expected to save" in award.reason
