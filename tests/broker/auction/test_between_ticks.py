@@ -142,7 +142,9 @@ def test_a_shrink_or_a_move_that_nobody_gains_from_is_explained() -> None:
     slower = job("a", bid({1: 50, 2: 90}, restart=1, running_on=2), 1, at_stake=("n/0", "n/1"))
     award = rule(THEMIS, market([slower], 2)).awards["a"]
     assert len(award.devices) == 1
-    assert award.reason == "shrinks to 1 of 2: by its own figures it runs faster there, and is done 39 s sooner"
+    assert award.reason == (
+        "shrinks to 1 of 2: by its own figures it runs faster there, and is done 39 s sooner"
+    )
     settled = job("a", bid({1: 500}, restart=1), 1, at_stake=("n/0",))
     picky = job("p", bid({1: 500}), 2, wanted_devices=("n/0",))
     ruling = rule(THEMIS, market([settled, picky], 2))
