@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from selfsched.core.batch_sizes import BatchSizes
 from selfsched.core.bidding import (
     UNKNOWN_END_SECONDS,
     Explanation,
@@ -115,7 +116,8 @@ class JobModel:
         self._saved_step: int | None = None
         self._warm_up_seconds: list[float] = []
         self._present_steady = 0
-        self._validation_batches, self._passes, self._newest_samples = 0, 1, 0
+        self._validation_batches, self._passes = 0, 1
+        self._sizes, self._batch_changed = BatchSizes(), False
         self.unusable: tuple[str, ...] = ()
         """What of `state` is no knowledge and is learned anew, in words."""
         if state is not None:
@@ -135,6 +137,7 @@ class JobModel:
         self._news_at, self._news_every_seconds = None, 0.0
         self._warm_up_seconds = []
         self._present_steady = 0
+        self._sizes, self._batch_changed = BatchSizes(), False
         self._last_work_at = now
 
     def segment_ended(self, now: float) -> None:
@@ -355,7 +358,12 @@ class JobModel:
         self._validation_batches = max(0, event.validation_batches or 0)
 
     def _progressed(self, event: Progressed) -> None:
+        epoch, known = self._ledger.epoch, self._ledger.epoch_step_samples
         self._ledger.progressed(event)
+        if not self._batch_changed and self._ledger.epoch_step_samples != known:
+            # An epoch's mean is less than the usual batch by its ragged one: no other batch for that.
+            self._ledger.epoch_step_samples = self._ledger.step_samples
+        self._batch_changed = self._batch_changed and self._ledger.epoch == epoch
         self._memory.observe(
             self._devices, peak=event.peak_bytes, resident=event.resident_bytes, device=event.device_bytes
         )
@@ -393,13 +401,18 @@ class JobModel:
         self._last_work_at = self._news_at = now
 
     def _take_sizes(self, timings: Sequence[StepTiming]) -> None:
-        """Samples and passes of a step now; the ragged batch at an epoch's end stands alone."""
+        """Samples and passes of a step now: an epoch has more or fewer steps of another batch.
+
+        Where batches vary from step to step it has as many as its loader says.
+        """
         self._passes = timings[-1].passes
         for timing in timings:
-            samples = timing.local_samples * self._devices
-            if samples == self._newest_samples:
-                self._ledger.sized(samples)
-            self._newest_samples = samples
+            judged = self._sizes.judge(timing.local_samples * self._devices, timing.passes)
+            self._batch_changed = self._batch_changed or judged.kind == "new"
+        if self._sizes.vary:
+            self._ledger.step_samples = None
+        else:
+            self._ledger.sized(self._sizes.usual)
 
     def _first_step(self, now: float, since: float) -> None:
         self._first_step_at = now - since

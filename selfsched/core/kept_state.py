@@ -33,8 +33,9 @@ PARTS = {
 }
 """Of a model's state, with their names for a reader."""
 EVERYTHING = "all of it"
-LARGEST = 2.0**63
-"""No count and no time is larger."""
+LARGEST_COUNT = 2**63
+LARGEST = 1e100
+"""No count, and no number, is larger: squares of squares of the longest times are 1e32."""
 DEEPEST = 12
 REHEARSED_STEPS = 40
 _FAULTS = (TypeError, ValueError, KeyError, AttributeError, IndexError, ArithmeticError, AssertionError)
@@ -45,7 +46,9 @@ def is_sound(value: Any, depth: int = 0) -> bool:
     """Whether this is plain JSON with finite numbers."""
     if value is None or isinstance(value, bool | str):
         return True
-    if isinstance(value, int | float):
+    if isinstance(value, int):
+        return abs(value) <= LARGEST_COUNT
+    if isinstance(value, float):
         return abs(value) <= LARGEST  # NaN is not
     if depth >= DEEPEST:
         return False

@@ -31,6 +31,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from selfsched.core.batch_sizes import BatchSizes
 from selfsched.core.drift import Drift, PartHistory, drift_of
 from selfsched.core.measurement import (
     BIN_RATIO,
@@ -52,10 +53,6 @@ INTERRUPTION_SECONDS = 5.0
 HABIT = 3
 NEW_REGIME = 5
 """So many interruptions in a row are no interruptions: the job has become that slow."""
-NEW_BATCH = 3
-"""So many steps in a row with another number of samples are a new batch."""
-MOST_TIMES = 64.0
-"""A batch is not taken to be so many times another one's work."""
 EARLY_WANDER = 0.15
 """Wandering (log) of the mean before there are blocks."""
 NOW_SHARE = 0.1
@@ -113,14 +110,9 @@ class Series:
     _last_cycle: float | None = None
     changes: Running = field(default_factory=Running)
     """Squared differences of consecutive cycles: noise of single steps, whatever the level does."""
-    _samples: int = 0
-    """Of a step; 0: not told yet."""
-    _ragged: int = field(default=0, compare=False)
-    """Samples of a batch that stood alone."""
+    _sizes: BatchSizes = field(default_factory=BatchSizes, compare=False)
     _rescaled_after: int = 0
     """Counted steps that had another batch than the present one."""
-    _other_samples: tuple[int, int] = field(default=(0, 0), compare=False)
-    """(samples, steps in a row) of a batch that differs."""
     _level: Level | None = field(default=None, compare=False)
     """Cached until the next step."""
     _wander: tuple[int, Wander] | None = field(default=None, compare=False)
@@ -157,29 +149,24 @@ class Series:
         self.steady += 1
         return True
 
-    def sized(self, samples: int) -> float:
+    def sized(self, samples: int, passes: int = 1) -> float:
         """The next step has so many samples; 0: not told.
 
-        Where the batch changes for good (an accumulation scheduler), what was measured is taken
-        as what the new batch would have needed at the same time a sample: a first guess, which
-        its own steps then correct. A ragged batch at an epoch's end stands alone and changes nothing.
+        Where the batch changes for good, what was measured is taken as what the new batch would
+        have needed at the same time a sample: a first guess, which its own steps then correct.
+        Where batches vary from step to step nothing is rescaled (`batch_sizes`).
+
+        Args:
+            samples: on one device.
+            passes: of accumulation.
 
         Returns:
             What the cycle of that step is to be multiplied by before it is counted.
         """
-        if samples <= 0 or samples == self._samples or not self._samples:
-            if 0 < self._other_samples[1] < NEW_BATCH:
-                self._ragged = self._other_samples[0]
-            self._other_samples, self._samples = (0, 0), max(samples, 0) or self._samples
-            return 1.0
-        count = self._other_samples[1] + 1 if self._other_samples[0] == samples else 1
-        self._other_samples = (samples, count)
-        if count >= NEW_BATCH:
-            self._rescale(min(max(samples / self._samples, 1.0 / MOST_TIMES), MOST_TIMES))
-            self._samples, self._other_samples = samples, (0, 0)
-            return 1.0
-        alone = samples == self._ragged
-        return 1.0 if alone else min(max(self._samples / samples, 1.0 / MOST_TIMES), MOST_TIMES)
+        judged = self._sizes.judge(samples, passes)
+        if judged.rescale != 1.0:
+            self._rescale(judged.rescale)
+        return judged.scale
 
     def part(self, name: str, seconds: Sequence[float | None]) -> list[float]:
         """Count a part (`data`, `forward`, ...) of several steps; None was not measured.
@@ -383,7 +370,7 @@ class Series:
             "history": self.history.to_state(),
             "changes": asdict(self.changes),
             "last_cycle": self._last_cycle,
-            "samples": [self._samples, self._rescaled_after],
+            "samples": [self._sizes.usual, self._rescaled_after],
             "in_a_row": list(self._in_a_row),
             "parts": {name: asdict(part) for name, part in self.parts.items()},
             "logs": [asdict(x) for x in (self.log_step, self.log_compute, self.log_communication)],
@@ -417,7 +404,7 @@ class Series:
             history=PartHistory.from_state(state["history"]),
             changes=Running(**state["changes"]),
             _last_cycle=state["last_cycle"],
-            _samples=state["samples"][0],
+            _sizes=BatchSizes(state["samples"][0]),
             _rescaled_after=state["samples"][1],
             _in_a_row=list(state["in_a_row"]),
         )
@@ -427,8 +414,9 @@ class Series:
     def _check(self) -> None:
         """Raises ValueError where counts or times are none."""
         runnings = (self.cycles, self.warm_up, self.changes, *self.parts.values())
-        counts = [self.steady, self.interruptions, self._samples, self._rescaled_after, self.block_steps - 1]
-        counts += [self._open[0], *(running.count for running in runnings), *self.sketch.bins.values()]
+        counts = [self.steady, self.interruptions, self._sizes.usual, self._rescaled_after]
+        counts += [self.block_steps - 1, self._open[0]]
+        counts += [*(running.count for running in runnings), *self.sketch.bins.values()]
         times = [self.steady_seconds, self.interrupted_seconds, self._open[1], *self._in_a_row]
         times += [running.mean for running in runnings] + [running.m2 for running in runnings]
         cycles = [*(mean for _, mean in self.blocks), *self._raw, *self._warm_cycles]

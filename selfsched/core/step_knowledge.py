@@ -63,7 +63,7 @@ class StepKnowledge:
                 warm_up.append(cycle)
                 continue
             steady += 1
-            if series.update(cycle * series.sized(timing.local_samples)):
+            if series.update(cycle * series.sized(timing.local_samples, timing.passes)):
                 counted.append((timing, cycle))
         _count_parts(series, counted)
         if counted and counted[-1][0].local_samples > 0:
