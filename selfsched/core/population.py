@@ -14,6 +14,10 @@ For each kind of hardware three things are learned from the mean step times that
 - the **widths**: each job in turn is left out, predicted from a few of its placements with the
   prior learned without it, and the factors kept that would have made the intervals hold.
 
+No owner's part in any of them is large, however many jobs it has (`owner_parts`): jobs weigh so
+little in the means that it counts as the median owner does; spread and widths are the middle of
+what three groups of owners say; in the offset an owner's part is shared among its hardware.
+
 What leaves the broker is a `FormPrior` of numbers: no job's name, account or time is in it.
 """
 
@@ -21,11 +25,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from selfsched.core.owner_parts import groups_of, job_weights, jobs_of_owners, middle
 from selfsched.core.performance import (
     EVIDENCE,
     FORM_SIGMA,
@@ -81,6 +86,8 @@ class Visited:
     gradient_bytes: int
     steps: tuple[tuple[Spot, float], ...]
     """Where, and the mean logarithm of seconds."""
+    owner: str = ""
+    """Whose job it is. It stays at the broker too."""
 
     def ordered(self) -> Visited:
         """The same, fewest devices first."""
@@ -88,7 +95,7 @@ class Visited:
         return replace(self, steps=tuple(steps))
 
 
-def visited_of(job: str, statistics: Sequence[StepStatistics]) -> list[Visited]:
+def visited_of(job: str, statistics: Sequence[StepStatistics], *, owner: str = "") -> list[Visited]:
     """What a job's reports say, for `fit_population`; what cannot be used is left out."""
     by_hardware: dict[str, list[StepStatistics]] = defaultdict(list)
     for entry in statistics:
@@ -105,7 +112,7 @@ def visited_of(job: str, statistics: Sequence[StepStatistics]) -> list[Visited]:
         found.append(
             Visited(
                 job=job, hardware=hardware, gradient_bytes=entries[0].gradient_bytes,
-                steps=tuple(steps.items()),
+                steps=tuple(steps.items()), owner=owner,
             ).ordered()
         )  # fmt: skip
     return found
@@ -116,7 +123,9 @@ class Population:
     """What was learned; `prior` answers for any hardware."""
 
     jobs: Mapping[str, int]
-    """Jobs behind each kind of hardware."""
+    """Jobs behind each kind of hardware, and ..."""
+    weights: Mapping[str, float]
+    """... as how many they count, no owner's part being too large."""
     means: Mapping[str, Array]
     offset: Array
     """By how much hardware is off from its documents on the whole."""
@@ -129,7 +138,7 @@ class Population:
         jobs, widths = self.jobs.get(hardware, 0), self.widths
         if jobs:
             means = self.means[hardware]
-            doubt = 1 / (1 / HARDWARE_SIGMA**2 + jobs / self.spread**2)
+            doubt = 1 / (1 / HARDWARE_SIGMA**2 + self.weights[hardware] / self.spread**2)
         else:
             means = _documented_means(hardware) + self.offset
             widths = tuple(max(width, 1.0) for width in widths)  # learned where more was known
@@ -195,7 +204,15 @@ class _Rows:
         return log_step_rows(parameters, own[self.owner], self.spots, self.reference_bytes[self.owner])
 
 
+def _weights(visited: Iterable[Visited]) -> dict[str, float]:
+    """With how much each job counts among these, by job."""
+    jobs = jobs_of_owners((entry.owner, entry.job) for entry in visited)
+    weights = job_weights(jobs)
+    return {job: weights[owner] for owner, own in jobs.items() for job in own}
+
+
 def _rows(visited: Sequence[Visited]) -> _Rows:
+    weights = _weights(visited)
     counts: Counter[tuple[str, bool]] = Counter()
     for entry in visited:
         counts.update((entry.job, spot.nodes > 1) for spot, _ in entry.steps[1:])
@@ -207,7 +224,7 @@ def _rows(visited: Sequence[Visited]) -> _Rows:
         owner=np.array([row[0] for row in flat], dtype=np.int64),
         spots=Spots.of([row[2] for row in flat]),
         y=np.array([row[3] for row in flat]),
-        weights=np.array([JOB_WORTH / counts[row[1], row[2].nodes > 1] for row in flat]),
+        weights=np.array([JOB_WORTH * weights[row[1]] / counts[row[1], row[2].nodes > 1] for row in flat]),
     )
 
 
@@ -235,6 +252,7 @@ def _fit(every: Sequence[Visited]) -> Population:
         by_hardware[entry.hardware].append(entry)
     rows = {hardware: _rows(entries) for hardware, entries in by_hardware.items()}
     documented = {hardware: _documented_means(hardware) for hardware in rows}
+    parts = _parts(visited)
     offset = np.zeros(len(NAMES))
     means: dict[str, Array] = {}
     for _ in range(3):
@@ -242,13 +260,28 @@ def _fit(every: Sequence[Visited]) -> Population:
             centre = np.clip(documented[hardware] + offset, LOW, HIGH)
             means[hardware] = _best_mode(data, centre, means.get(hardware))
         if rows:
-            offset = np.sum([means[h] - documented[h] for h in rows], axis=0) / (1 + len(rows))
+            off = np.sum([parts[h] * (means[h] - documented[h]) for h in rows], axis=0)
+            offset = off * len(rows) / (1 + len(rows))
     return Population(
         jobs={h: len({entry.job for entry in entries}) for h, entries in by_hardware.items()},
+        weights={h: sum(_weights(entries).values()) for h, entries in by_hardware.items()},
         means=means,
         offset=offset,
         spread=_spread(visited, means),
     )
+
+
+def _parts(visited: Sequence[Visited]) -> dict[str, float]:
+    """Each hardware's part in what is common to all: its owners', each shared among its hardware."""
+    jobs = jobs_of_owners((entry.owner, entry.job) for entry in visited)
+    weights = job_weights(jobs)
+    part = {owner: weights[owner] * len(own) for owner, own in jobs.items()}
+    kinds = jobs_of_owners((entry.owner, entry.hardware) for entry in visited)
+    parts: dict[str, float] = defaultdict(float)
+    for owner, names in kinds.items():
+        for hardware in names:
+            parts[hardware] += part[owner] / len(names) / sum(part.values())
+    return parts
 
 
 def _best_mode(data: _Rows, centre: Array, last: Array | None) -> Array:
@@ -334,9 +367,36 @@ class _JobFit:
             self.own[:-1] = np.clip(self.own[:-1], LOW, HIGH)
         self.variance = np.diag(prior - prior @ jacobian.T @ solved[:, 1:])[:-1]
 
+    def squares(self, means: Array) -> Array:
+        """How far it is expected to be from the means, squared."""
+        return np.asarray((self.own[:-1] - means) ** 2 + np.maximum(self.variance, 0.0))
+
+    def loosen(self, means: Array, spread: Array, rounds: int) -> None:
+        """Its parameters under the spread, and how unlike the others it is."""
+        self.relinearise(means, spread, rounds)
+        self.loose = np.sqrt((self.squares(means) / spread**2 + SPREAD_DEGREES) / (1 + SPREAD_DEGREES))
+
+
+class _Variance:
+    """Of a group's jobs around the means, drawn to the built-in one, of which it has its share."""
+
+    def __init__(self, groups: int) -> None:
+        self._count = SPREAD_DEGREES / groups
+        self._total = self._count * JOB_SIGMA**2
+
+    def add(self, fit: _JobFit, means: Array) -> None:
+        self._total = self._total + fit.weight * fit.squares(means) / fit.loose**2
+        self._count += fit.weight
+
+    @property
+    def value(self) -> Array:
+        return self._total / self._count
+
 
 def _spread(visited: Sequence[Visited], means: Mapping[str, Array]) -> Array:
     of_job = Counter((entry.job, entry.hardware) for entry in visited)
+    weights = _weights(visited)
+    group_of = groups_of(jobs_of_owners((entry.owner, entry.job) for entry in visited))
     fits = []
     for entry in visited:
         own = np.append(means[entry.hardware], entry.steps[0][1])
@@ -344,53 +404,68 @@ def _spread(visited: Sequence[Visited], means: Mapping[str, Array]) -> Array:
         own[INDEX["contention"]] = max(own[INDEX["contention"]], math.log(0.15))
         spots = Spots.of([spot for spot, _ in entry.steps])
         y, ones = np.array([y for _, y in entry.steps]), np.ones(len(NAMES))
-        fits.append(_JobFit(entry, spots, y, 1 / of_job[entry.job, entry.hardware], own, ones, ones))
+        weight = weights[entry.job] / of_job[entry.job, entry.hardware]
+        fits.append(_JobFit(entry, spots, y, weight, own, ones, ones))
     spread = JOB_SIGMA.copy()
     for sweep in range(SPREAD_SWEEPS):
-        total, count = SPREAD_DEGREES * JOB_SIGMA**2, SPREAD_DEGREES
+        found = {group: _Variance(len(set(group_of.values()))) for group in group_of.values()}
         for fit in fits:
-            mean = means[fit.entry.hardware]
-            fit.relinearise(mean, spread, 4 if sweep == 0 else 2)
-            squares = (fit.own[:-1] - mean) ** 2 + np.maximum(fit.variance, 0.0)
-            fit.loose = np.sqrt((squares / spread**2 + SPREAD_DEGREES) / (1 + SPREAD_DEGREES))
-            total = total + fit.weight * squares / fit.loose**2
-            count += fit.weight
-        spread = np.sqrt(total / count)
+            fit.loosen(means[fit.entry.hardware], spread, 4 if sweep == 0 else 2)
+            found[group_of[fit.entry.owner]].add(fit, means[fit.entry.hardware])
+        spread = np.sqrt(middle([one.value for one in found.values()], JOB_SIGMA**2))
     return spread
 
 
 # --- widths -------------------------------------------------------------------------------
 
 
+_Ratios = dict[tuple[int, int], list[tuple[float, float]]]
+
+
 def _widths(visited: Sequence[Visited]) -> tuple[float, ...]:
-    jobs = sorted({entry.job for entry in visited})
-    groups = min(len(jobs), 12)
-    group_of = {job: index % groups for index, job in enumerate(jobs)}
-    ratios: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
-    for group in range(groups):
-        population = _fit([entry for entry in visited if group_of[entry.job] != group])
-        left: dict[tuple[str, str], list[Visited]] = defaultdict(list)
-        for entry in visited:
-            if group_of[entry.job] == group:
-                left[entry.job, entry.hardware].append(entry)
-        for entries in left.values():
+    owned = jobs_of_owners((entry.owner, entry.job) for entry in visited)
+    group_of, weights = groups_of(owned), _weights(visited)
+    ratios: list[_Ratios] = [defaultdict(list) for _ in set(group_of.values())]
+    for left_out, population in _left_out(visited):
+        for entries in left_out:
             chosen = _spaced(entries, CALIBRATION_CASES)
             for entry in chosen:
-                _ratios_of(entry, population, len(entries) / len(chosen), ratios)
-    trust = len(jobs) / (len(jobs) + WIDTH_GROUPS)
+                weight = weights[entry.job] * len(entries) / len(chosen)
+                _ratios_of(entry, population, weight, ratios[group_of[entry.owner]])
+    jobs = [sum(len(owned[o]) for o in owned if group_of[o] == group) for group in range(len(ratios))]
+    said = [_factors(found, count) for found, count in zip(ratios, jobs, strict=True)]
+    return tuple(float(factor) for factor in middle(said, np.ones(len(said[0]))))
+
+
+def _left_out(visited: Sequence[Visited]) -> Iterator[tuple[list[list[Visited]], Population]]:
+    """Entries of some jobs, by job and hardware, and what is learned without these jobs."""
+    jobs = sorted({entry.job for entry in visited})
+    parts = min(len(jobs), 12)
+    part_of = {job: index % parts for index, job in enumerate(jobs)}
+    for part in range(parts):
+        left: dict[tuple[str, str], list[Visited]] = defaultdict(list)
+        for entry in visited:
+            if part_of[entry.job] == part:
+                left[entry.job, entry.hardware].append(entry)
+        yield list(left.values()), _fit([entry for entry in visited if part_of[entry.job] != part])
+
+
+def _factors(ratios: _Ratios, jobs: int) -> Array:
+    """The factors that would have made the intervals hold, nearer to 1 the fewer jobs say so."""
+    trust = jobs / (jobs + WIDTH_GROUPS)
     factors = []
     for kind in range(len(EVIDENCE)):
         for level in range(len(Z_LEVELS)):
             held = _weighted_quantile(ratios[kind, level], (0.5, 0.8, 0.95)[level])
-            factors.append(float(np.clip(math.exp(trust * math.log(max(held, 1e-3))), 0.1, 10.0)))
-    return tuple(factors)
+            factors.append(np.clip(math.exp(trust * math.log(max(held, 1e-3))), 0.1, 10.0))
+    return np.array(factors)
 
 
 def _ratios_of(
     entry: Visited,
     population: Population,
     weight: float,
-    ratios: dict[tuple[int, int], list[tuple[float, float]]],
+    ratios: _Ratios,
 ) -> None:
     """How far off predictions of this job were, in units of the interval's own ends."""
     one = [step for step in entry.steps if step[0].nodes == 1]

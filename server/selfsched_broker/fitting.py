@@ -3,7 +3,7 @@
 It takes seconds of arithmetic. In a thread of the broker it would hold up heartbeats; in a
 process it can be stopped at any moment, and a fit that fails, crashes or does not come to an
 end takes nothing with it. It reads the evidence from standard input, writes its lessons to
-standard output, and ends: also when its broker is gone. Jobs are numbers to it.
+standard output, and ends: also when its broker is gone. Jobs and accounts are numbers to it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ def fit_apart(evidence: Sequence[JobEvidence], stop: threading.Event) -> tuple[L
         FitStopped: `stop` was set.
     """
     keys = [job.key for job in evidence]
-    nameless = [replace(job, account="", name=str(number)) for number, job in enumerate(evidence)]
+    accounts = {account: str(number) for number, account in enumerate({job.account: 0 for job in evidence})}
+    nameless = [
+        replace(job, account=accounts[job.account], name=str(number)) for number, job in enumerate(evidence)
+    ]
     answer = _run(_adapter(list[JobEvidence]).dump_json(nameless), stop)
     try:
         lessons: list[Lesson] = _adapter(list[Lesson]).validate_json(answer)

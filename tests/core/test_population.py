@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -100,6 +102,84 @@ def test_a_job_unlike_all_others_moves_the_means_little() -> None:
     assert np.exp(with_it[contention]) - np.exp(without[contention]) < 0.15
     others = [index for index in range(len(NAMES)) if index != contention]
     assert np.max(np.abs(with_it - without)[others]) < 0.5
+
+
+def owned(jobs_of_many: list[Visited], owners: int) -> list[Visited]:
+    return [replace(job, owner=f"o{n % owners}") for n, job in enumerate(jobs_of_many)]
+
+
+def lies(count: int, seconds: Callable[[int], float], *, hardware: str = HARDWARE) -> list[Visited]:
+    """Jobs of one owner that all say the same of so many devices."""
+    steps = tuple((Spot(devices=k), math.log(seconds(k))) for k in (1, 2, 4, 8))
+    return [
+        Visited(job=f"lie-{n}", owner="liar", hardware=hardware, gradient_bytes=10**8, steps=steps)
+        for n in range(count)
+    ]
+
+
+def sigma_on_four(population: Population) -> float:
+    model = StepTimeModel(
+        [SeenStep(devices=1, seconds=1.0, sigma_log=0.01)],
+        prior=population.prior(HARDWARE), gradient_bytes=10**8,
+    )  # fmt: skip
+    return model.at(4).sigma_log
+
+
+@pytest.fixture(scope="module")
+def of_six_owners() -> tuple[list[Visited], Population]:
+    honest = owned(jobs(truth(), 12, seed=5), 6)
+    return honest, fit_population(honest)
+
+
+LIES: dict[str, Callable[[int], float]] = {
+    "slow": lambda devices: min(40.0, devices**1.7),
+    "fast": lambda devices: 1.0 / devices / (1.9 if devices > 1 else 1.0),
+    "a jump": lambda devices: 1.0 if devices < 8 else 40.0,
+}
+
+
+@pytest.mark.parametrize("hardware", [HARDWARE, "Tesla-V100"], ids=["on the same", "on other hardware"])
+@pytest.mark.parametrize("lie", LIES, ids=str)
+def test_one_owner_that_lies_by_the_dozen_moves_nothing_much(
+    of_six_owners: tuple[list[Visited], Population], lie: str, hardware: str
+) -> None:
+    honest, known = of_six_owners
+    found = fit_population([*honest, *lies(24, LIES[lie], hardware=hardware)])
+    assert np.max(np.abs(np.log(found.spread / known.spread))) < math.log(1.35)
+    assert np.max(np.abs(np.log(np.divide(found.widths, known.widths)))) < math.log(1.6)
+    assert abs(math.log(sigma_on_four(found) / sigma_on_four(known))) < math.log(1.3)
+    assert found.prior("NVIDIA-H100").form is not None
+    assert np.max(np.abs(found.offset - known.offset)) < 0.7
+
+
+def test_two_owners_who_differ_are_drawn_to_what_is_built_in() -> None:
+    honest = owned(jobs(truth(), 4, seed=5), 1)
+    found = fit_population([*honest, *lies(12, LIES["slow"])])
+    assert sigma_on_four(found) < 2 * sigma_on_four(fit_population([]))
+
+
+@pytest.mark.parametrize("owners", [1, 2])
+def test_a_lab_of_one_or_two_learns_as_if_nobody_had_a_name(owners: int) -> None:
+    parameters = truth(inside=math.log(4e9), across=math.log(5e8))
+    many = jobs(parameters, 8, seed=1)
+    population = fit_population(owned(many, owners), calibrate=False)
+    for name in ("inside", "across"):
+        assert abs(population.means[HARDWARE][INDEX[name]] - parameters[INDEX[name]]) < 0.3
+    assert population.weights[HARDWARE] == pytest.approx(8.0)
+    nameless = fit_population(many, calibrate=False)
+    assert np.max(np.abs(np.log(population.spread / nameless.spread))) < math.log(1.5)
+
+
+def test_what_is_common_to_hardware_is_no_owners_alone() -> None:
+    fair = owned(jobs(truth(), 6, seed=3), 3)
+    odd = jobs(truth(inside=math.log(1e9)), 3, seed=4, hardware="Tesla-V100")
+    odd = [replace(job, owner="liar") for job in odd]
+    equal = [replace(job, owner="") for job in (*fair, *odd)]
+    inside = INDEX["inside"]
+    alone = fit_population(fair, calibrate=False).offset[inside]
+    bounded = fit_population([*fair, *odd], calibrate=False).offset[inside] - alone
+    unbounded = fit_population(equal, calibrate=False).offset[inside] - alone
+    assert abs(bounded) < 0.75 * abs(unbounded)
 
 
 def test_hardware_nobody_ran_on_gets_documents_and_wide_intervals(learned: tuple[Array, Population]) -> None:

@@ -48,7 +48,10 @@ def learn(evidence: Sequence[JobEvidence]) -> tuple[Lesson, ...]:
         job. One that a job could not use is left out.
     """
     visited = [
-        entry for job in evidence for entry in visited_of(job.key, job.statistics) if len(entry.steps) > 1
+        entry
+        for job in evidence
+        for entry in visited_of(job.key, job.statistics, owner=job.account)
+        if len(entry.steps) > 1
     ]
     if not visited:
         return ()

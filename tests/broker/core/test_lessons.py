@@ -7,7 +7,7 @@ import math
 import pytest
 from broker.spoken_steps import entry, evidence_of, said
 
-from selfsched.core.performance import documented_prior, refusal
+from selfsched.core.performance import SeenStep, StepTimeModel, documented_prior, refusal
 from selfsched.protocol import Moments
 from selfsched_broker.core import lessons
 from selfsched_broker.core.books import Account, Books, Broker
@@ -104,6 +104,23 @@ def test_a_hundred_lying_jobs_of_one_account_move_it_no_further_than_as_many_as_
     truth = honest(8)
     flood = [evidence_of("eve", f"e{n}", *LIES["forty times slower on two"], at=100.0) for n in range(100)]
     assert sum(e.account == "eve" for e in for_a_fit([*truth, *flood])) == 8
+
+
+@pytest.mark.parametrize("hardware", [HARDWARE, "cpu"])
+def test_an_account_that_lies_widens_and_narrows_nobodys_intervals(hardware: str) -> None:
+    truth = [job for account in ("ann", "bob", "eva") for job in honest(2, account)]
+    slow = [entry(n, min(40.0, n**1.7), hardware=hardware) for n in (1, 2, 4, 8)]
+    flood = [evidence_of("eve", f"e{n}", *slow, at=100.0) for n in range(8)]
+    before, after = (sigma_on_eight(books_of(jobs)) for jobs in (truth, [*truth, *flood]))
+    assert abs(math.log(after / before)) < math.log(1.25)
+
+
+def sigma_on_eight(books: Books) -> float:
+    model = StepTimeModel(
+        [SeenStep(devices=1, seconds=1.0, sigma_log=0.01)],
+        prior=prior_in(books, HARDWARE), gradient_bytes=10**8,
+    )  # fmt: skip
+    return model.at(8).sigma_log
 
 
 def test_priors_of_hardware_that_a_fit_says_nothing_of_stay() -> None:

@@ -381,7 +381,8 @@ def test_what_the_process_is_given_has_no_names(monkeypatch: pytest.MonkeyPatch,
     pretend(monkeypatch, f"cat > {tmp_path}/given; echo '[]'")
     assert fit_apart(EVIDENCE, threading.Event()) == ()
     given = (tmp_path / "given").read_text()
-    assert len(TypeAdapter(list[JobEvidence]).validate_json(given)) == 2
+    # Whose is whose matters: no account's part may be too large.
+    assert len({job.account for job in TypeAdapter(list[JobEvidence]).validate_json(given)}) == 2
     assert "ann" not in given
     assert "bob" not in given
 
