@@ -444,7 +444,9 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         self._meter.flush({})
         model = self._settled()
         assert model is not None
-        words, doubt = list(model.explanation(now).words), self._meter.doubt
+        words, doubt, unseen = list(model.explanation(now).words), self._meter.doubt, self._meter.why_no_step
+        if unseen is not None and model.step_time(model.devices) is None:
+            words = [f"{unseen}."]
         if doubt is not None:
             words.append(f"It is not certain: {doubt}.")
         step, epoch = int(trainer.global_step), int(trainer.current_epoch)

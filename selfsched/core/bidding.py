@@ -150,14 +150,18 @@ def duration_words(seconds: float) -> str:
     return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
 
 
-def limit_words(parts: Mapping[str, float], devices: int) -> tuple[str, ...]:
+def limit_words(
+    parts: Mapping[str, float], devices: int, cycle_seconds: float | None = None
+) -> tuple[str, ...]:
     """What keeps a step from scaling, where it is a tenth of it or more.
 
     Args:
-        parts: seconds of a step by part.
+        parts: seconds of a step by part, as far as they are known.
         devices: on which they were measured.
+        cycle_seconds: of the whole step, with what no part is known of (manual optimisation);
+            None: the parts are all of it.
     """
-    whole = math.fsum(parts.values())
+    whole = cycle_seconds if cycle_seconds is not None else math.fsum(parts.values())
     if whole <= 0:
         return ()
     remedies = {
@@ -165,7 +169,7 @@ def limit_words(parts: Mapping[str, float], devices: int) -> tuple[str, ...]:
         "data": ("Waiting for data", "more loader workers may shorten it"),
         "other": ("What is outside forward and backward", "callbacks and logging, which do not scale"),
     }
-    shares = {name: parts.get(name, 0.0) / whole for name in remedies}
+    shares = {name: min(1.0, parts.get(name, 0.0) / whole) for name in remedies}
     return tuple(
         f"{remedies[name][0]} is {share:.0%} of a step on {devices_words(devices)}: {remedies[name][1]}."
         for name, share in sorted(shares.items(), key=lambda item: -item[1])

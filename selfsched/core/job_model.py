@@ -537,10 +537,12 @@ class JobModel:
             there = self._whole_time(count) if done else self._remaining_work_time(count, devices, now)
             if count != devices and there is not None:
                 others[count] = (there, 0.0 if done else self._move_seconds(devices, count))
-        words += limit_words(self._steps.series(devices).part_means(), devices)
+        series = self._steps.series(devices)
+        cycle_seconds = series.cycles.mean if series.cycles.count else step[0]
+        words += limit_words(series.part_means(), devices, cycle_seconds)
         if here is not None and here.median_seconds > 0:
             words += saving_words(here, others, in_hindsight=done)
-        drift = None if done else self._steps.series(devices).drift()
+        drift = None if done else series.drift()
         if drift is not None:
             words.append(drift.words(self._observed))
         words += self._memory.words(self._dividing)

@@ -41,6 +41,8 @@ ALONE_EVERY_SHARE = 0.01
 ALONE_AT_MOST_SECONDS = 5.0
 """With no supervisor that waits for news: the older the fit, the less is new each second."""
 FIRST_SEND_SECONDS = 0.1
+STUCK_BATCHES = 1000
+"""So many batches without a step: there will be none."""
 MAX_BATCHED_STEPS = 1024
 """Steps of less than half a millisecond: the rest of a batch is counted, not told."""
 
@@ -97,6 +99,7 @@ class FitMeter:
         self._dropped = 0
         self._began = self._clock()
         self._next_send = self._began + FIRST_SEND_SECONDS
+        self._stuck_after = max(STUCK_BATCHES, 2 * int(trainer.accumulate_grad_batches))
         self._memory = _memory_reader(module)
         self._watch = watch if watch is not None else _device_watch(trainer, module)
         self._undo: list[Callable[[], None]] = []
@@ -108,6 +111,18 @@ class FitMeter:
         self.gpus: tuple[DeviceObserved, ...] = ()
         """As last told; none on CPUs."""
         self._put_in()
+
+    @property
+    def why_no_step(self) -> str | None:
+        """Why nothing could be measured though batches were trained, in words; None: there were steps."""
+        batches = self.stopwatch.open_batches
+        if self.newest is not None or not batches:
+            return None
+        return (
+            f"No step could be measured: the trainer's global_step did not rise in {batches} batches. "
+            "It counts the steps of the optimisers that self.optimizers() gives, not of those that "
+            "use_pl_optimizer=False gives"
+        )
 
     # --- hooks -----------------------------------------------------------------------
 
@@ -127,6 +142,8 @@ class FitMeter:
         self.samples += samples * self._world
         times = self.stopwatch.batch_ended(self._trainer.global_step, samples)
         if times is None:
+            if self.stopwatch.open_batches == self._stuck_after:
+                self._send(Warned(code="no_steps", message=self.why_no_step or "", is_printed=False))
             return None
         if self.marks is not None:
             self.marks.step_ended()

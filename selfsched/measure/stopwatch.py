@@ -75,8 +75,13 @@ class Stopwatch:
         self._seconds = self._data = 0.0
         self._forward = self._backward = self._optimiser = 0.0
         self._optimisers = 0
-        self._backwards: list[float] = []
+        self._backwards, self._last_backward = 0, 0.0
         self._at = self._mark = self._fetch_from = 0.0
+
+    @property
+    def open_batches(self) -> int:
+        """Batches since the last step, or since the fit began."""
+        return self._passes
 
     # --- hooks -----------------------------------------------------------------------
 
@@ -112,8 +117,9 @@ class Stopwatch:
 
     def backward_ended(self) -> None:
         now = self._clock()
-        self._backward += now - self._mark
-        self._backwards.append(now - self._mark)
+        self._last_backward = now - self._mark
+        self._backward += self._last_backward
+        self._backwards += 1
         self._mark = now
 
     def optimiser_started(self) -> None:
@@ -168,7 +174,7 @@ class Stopwatch:
         if cycle is not None:
             seconds = max(0.0, cycle - data) if self._runs_ahead else min(seconds, cycle)
         # Several optimisers in one batch: what lies between them cannot be told apart.
-        parted = bool(self._backwards) and self._optimisers <= 1 and not self._runs_ahead
+        parted = self._backwards > 0 and self._optimisers <= 1 and not self._runs_ahead
         times = StepTimes(  # by position: names would double what it costs
             step,
             seconds,
@@ -191,10 +197,10 @@ class Stopwatch:
         Only a difference between ranks that exchange gradients means communication: the
         caller drops it when there is one rank.
         """
-        if len(self._backwards) != self._passes:
+        if self._backwards != self._passes:
             return None  # a backward of the user's own
-        *without, last = self._backwards
-        return max(0.0, last - sum(without) / len(without))
+        last = self._last_backward
+        return max(0.0, last - (self._backward - last) / (self._backwards - 1))
 
 
 def _shared_out(times: StepTimes, steps: int) -> StepTimes:

@@ -334,3 +334,22 @@ def test_measuring_neither_synchronises_a_device_nor_calls_a_collective(
     assert callback.model is not None
     assert callback.model.progress().step == 60
     assert calls == []
+
+
+def test_where_no_step_is_counted_the_reason_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = module()
+    model.automatic_optimization = False
+
+    def step(batch: Any, batch_idx: int) -> None:
+        optimiser = model.optimizers(use_pl_optimizer=False)
+        optimiser.zero_grad()
+        model.manual_backward(model.layer(batch).pow(2).mean())
+        optimiser.step()
+
+    model.training_step = step
+    trainer(LIGHTNING, tmp_path, SelfScheduler(), max_epochs=1).fit(model, loader(6))
+    said = capsys.readouterr().out
+    assert "global_step did not rise in 6 batches" in said
+    assert "use_pl_optimizer=False" in said

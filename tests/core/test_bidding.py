@@ -74,6 +74,13 @@ def test_what_keeps_a_step_from_scaling_is_said_with_its_share_worst_first() -> 
     assert limit_words({}, 1) == ()
 
 
+def test_a_part_is_held_against_the_whole_step_also_where_the_others_are_not_known() -> None:
+    assert limit_words({"data": 0.0016, "other": 0.004}, 1, cycle_seconds=1.0) == ()
+    (said,) = limit_words({"data": 0.5, "other": 0.004}, 1, cycle_seconds=1.0)
+    assert said.startswith("Waiting for data is 50%")
+    assert limit_words({"data": 2.0}, 1, cycle_seconds=1.0)[0].startswith("Waiting for data is 100%")
+
+
 @pytest.mark.parametrize(
     ("there", "doubt", "best"), [(100, 0.3, 100), (100, 0.5, 60), (50, 0.2, 80), (9, 1.5, 5)]
 )

@@ -31,7 +31,7 @@ class Fit:
         self.now = 50.0
         self.trainer = SimpleNamespace(
             world_size=world, strategy=SimpleNamespace(model=model), global_step=0, current_epoch=0,
-            callback_metrics={}, fit_loop=SimpleNamespace(epoch_loop=self._loop()),
+            accumulate_grad_batches=1, callback_metrics={}, fit_loop=SimpleNamespace(epoch_loop=self._loop()),
             save_checkpoint=lambda path, **_: self.wait(2.0),
         )  # fmt: skip
         self.events: list[Any] = []

@@ -246,3 +246,11 @@ def test_hooks_in_any_order_on_any_clock_give_times_that_can_be(
             assert stretch is None or 0.0 <= stretch.seconds < math.inf
         else:
             getattr(loop.watch, hook)()
+
+
+def test_batches_without_a_step_take_no_memory() -> None:
+    loop = Loop()
+    for _ in range(200):
+        assert loop.batch(optimiser=False) is None
+    assert loop.watch.open_batches == 200
+    assert not any(isinstance(value, list) and value for value in vars(loop.watch).values())
