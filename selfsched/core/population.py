@@ -30,41 +30,36 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from selfsched.core.job_spread import spread_between
 from selfsched.core.owner_parts import groups_of, job_weights, jobs_of_owners, middle
 from selfsched.core.performance import (
     EVIDENCE,
-    FORM_SIGMA,
-    NOISE_SIGMA,
     Z_LEVELS,
     SeenStep,
     StepTimeModel,
     documented_prior,
-    form_covariance,
     form_of,
 )
 from selfsched.core.step_form import (
     HARDWARE_SIGMA,
     HIGH,
     INDEX,
-    JOB_SIGMA,
     LOW,
     NAMES,
     Array,
-    Spot,
     Spots,
-    log_step,
     log_step_rows,
     solve_log_compute,
 )
-from selfsched.protocol import FormFigure, FormPrior, HardwarePrior, StepStatistics
+from selfsched.core.visited import Visited, visited_of, weights_by_job
+from selfsched.protocol import FormFigure, FormPrior, HardwarePrior
+
+__all__ = ["Population", "Visited", "fit_population", "visited_of"]
 
 RESIDUAL_SCALE = 0.06
 RESIDUAL_DEGREES = 3.0
 JOB_WORTH = 6.0
 """A job's placements of one class count as so many independent ones."""
-SPREAD_DEGREES = 4.0
-"""How many jobs the built-in spread between jobs weighs; also of the tails of that spread."""
-SPREAD_SWEEPS = 6
 WIDTH_GROUPS = 2.0
 """So many jobs' worth of doubt that a factor on widths is 1."""
 FITTED_ENTRIES = 5
@@ -72,50 +67,6 @@ FITTED_ENTRIES = 5
 CALIBRATION_CASES = 3
 """And the widths; each stands for its part of all of them."""
 MOST_JOBS = 400
-FREE_SIGMA = 4.0
-"""Of a job's own c (log)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Visited:
-    """The mean step of one job on each placement it was on, at one local batch."""
-
-    job: str
-    """Local batches, and hardware, of one job have this in common. It stays at the broker."""
-    hardware: str
-    gradient_bytes: int
-    steps: tuple[tuple[Spot, float], ...]
-    """Where, and the mean logarithm of seconds."""
-    owner: str = ""
-    """Whose job it is. It stays at the broker too."""
-
-    def ordered(self) -> Visited:
-        """The same, fewest devices first."""
-        steps = sorted(self.steps, key=lambda step: (step[0].devices, step[0].nodes, step[0].fullest))
-        return replace(self, steps=tuple(steps))
-
-
-def visited_of(job: str, statistics: Sequence[StepStatistics], *, owner: str = "") -> list[Visited]:
-    """What a job's reports say, for `fit_population`; what cannot be used is left out."""
-    by_hardware: dict[str, list[StepStatistics]] = defaultdict(list)
-    for entry in statistics:
-        if entry.log_step.count and entry.gradient_bytes and -18 < entry.log_step.mean < 20:
-            by_hardware[entry.hardware].append(entry)
-    found = []
-    for hardware, entries in by_hardware.items():
-        samples = max((entry.local_samples for entry in entries), default=0)
-        steps = {}
-        for entry in entries:
-            place = entry.placement
-            share = entry.local_samples / samples if samples and entry.local_samples else 1 / place.devices
-            steps[Spot(devices=place.devices, nodes=place.nodes, share=share)] = entry.log_step.mean
-        found.append(
-            Visited(
-                job=job, hardware=hardware, gradient_bytes=entries[0].gradient_bytes,
-                steps=tuple(steps.items()), owner=owner,
-            ).ordered()
-        )  # fmt: skip
-    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,15 +155,8 @@ class _Rows:
         return log_step_rows(parameters, own[self.owner], self.spots, self.reference_bytes[self.owner])
 
 
-def _weights(visited: Iterable[Visited]) -> dict[str, float]:
-    """With how much each job counts among these, by job."""
-    jobs = jobs_of_owners((entry.owner, entry.job) for entry in visited)
-    weights = job_weights(jobs)
-    return {job: weights[owner] for owner, own in jobs.items() for job in own}
-
-
 def _rows(visited: Sequence[Visited]) -> _Rows:
-    weights = _weights(visited)
+    weights = weights_by_job(visited)
     counts: Counter[tuple[str, bool]] = Counter()
     for entry in visited:
         counts.update((entry.job, spot.nodes > 1) for spot, _ in entry.steps[1:])
@@ -264,10 +208,10 @@ def _fit(every: Sequence[Visited]) -> Population:
             offset = off * len(rows) / (1 + len(rows))
     return Population(
         jobs={h: len({entry.job for entry in entries}) for h, entries in by_hardware.items()},
-        weights={h: sum(_weights(entries).values()) for h, entries in by_hardware.items()},
+        weights={h: sum(weights_by_job(entries).values()) for h, entries in by_hardware.items()},
         means=means,
         offset=offset,
-        spread=_spread(visited, means),
+        spread=spread_between(visited, means),
     )
 
 
@@ -332,90 +276,6 @@ def _cost(data: _Rows, centre: Array, parameters: Array) -> float:
     return float(0.5 * (RESIDUAL_DEGREES + 1) * (data.weights @ surprise) + 0.5 * away.sum())
 
 
-# --- spread between jobs ------------------------------------------------------------------
-
-
-@dataclass
-class _JobFit:
-    """A job's own parameters and log c, as the sweeps go on."""
-
-    entry: Visited
-    spots: Spots
-    y: Array
-    weight: float
-    own: Array
-    loose: Array
-    """Factor on the spread where this job is unlike the others."""
-    variance: Array
-
-    def relinearise(self, means: Array, spread: Array, rounds: int) -> None:
-        """Gauss-Newton to the mode of its own parameters under the spread."""
-        centre = np.append(means, self.y[0])
-        prior = np.diag(np.append((spread * self.loose) ** 2, FREE_SIGMA**2))
-        log_bytes = np.full(1, math.log(self.entry.gradient_bytes))
-        form = form_covariance(self.spots)
-        for _ in range(rounds):
-            points = self.own + np.vstack([1e-4 * np.eye(len(centre)), np.zeros(len(centre))])
-            logs = log_step(points[:, :-1], points[:, -1:], self.spots, log_bytes)[0]
-            jacobian, misfit = ((logs[:-1] - logs[-1]) / 1e-4).T, self.y - logs[-1]
-            heavy = (misfit**2 / (NOISE_SIGMA**2 + FORM_SIGMA**2) + 4) / 5
-            system = jacobian @ prior @ jacobian.T + form + np.diag(NOISE_SIGMA**2 * np.maximum(1, heavy))
-            residual = misfit + jacobian @ (self.own - centre)
-            solved = np.linalg.solve(system, np.column_stack([residual, jacobian @ prior]))
-            target = centre + prior @ jacobian.T @ solved[:, 0]
-            self.own = self.own + np.clip(target - self.own, -0.7, 0.7)
-            self.own[:-1] = np.clip(self.own[:-1], LOW, HIGH)
-        self.variance = np.diag(prior - prior @ jacobian.T @ solved[:, 1:])[:-1]
-
-    def squares(self, means: Array) -> Array:
-        """How far it is expected to be from the means, squared."""
-        return np.asarray((self.own[:-1] - means) ** 2 + np.maximum(self.variance, 0.0))
-
-    def loosen(self, means: Array, spread: Array, rounds: int) -> None:
-        """Its parameters under the spread, and how unlike the others it is."""
-        self.relinearise(means, spread, rounds)
-        self.loose = np.sqrt((self.squares(means) / spread**2 + SPREAD_DEGREES) / (1 + SPREAD_DEGREES))
-
-
-class _Variance:
-    """Of a group's jobs around the means, drawn to the built-in one, of which it has its share."""
-
-    def __init__(self, groups: int) -> None:
-        self._count = SPREAD_DEGREES / groups
-        self._total = self._count * JOB_SIGMA**2
-
-    def add(self, fit: _JobFit, means: Array) -> None:
-        self._total = self._total + fit.weight * fit.squares(means) / fit.loose**2
-        self._count += fit.weight
-
-    @property
-    def value(self) -> Array:
-        return self._total / self._count
-
-
-def _spread(visited: Sequence[Visited], means: Mapping[str, Array]) -> Array:
-    of_job = Counter((entry.job, entry.hardware) for entry in visited)
-    weights = _weights(visited)
-    group_of = groups_of(jobs_of_owners((entry.owner, entry.job) for entry in visited))
-    fits = []
-    for entry in visited:
-        own = np.append(means[entry.hardware], entry.steps[0][1])
-        # The form is flat where there is no contention: begin where there is some.
-        own[INDEX["contention"]] = max(own[INDEX["contention"]], math.log(0.15))
-        spots = Spots.of([spot for spot, _ in entry.steps])
-        y, ones = np.array([y for _, y in entry.steps]), np.ones(len(NAMES))
-        weight = weights[entry.job] / of_job[entry.job, entry.hardware]
-        fits.append(_JobFit(entry, spots, y, weight, own, ones, ones))
-    spread = JOB_SIGMA.copy()
-    for sweep in range(SPREAD_SWEEPS):
-        found = {group: _Variance(len(set(group_of.values()))) for group in group_of.values()}
-        for fit in fits:
-            fit.loosen(means[fit.entry.hardware], spread, 4 if sweep == 0 else 2)
-            found[group_of[fit.entry.owner]].add(fit, means[fit.entry.hardware])
-        spread = np.sqrt(middle([one.value for one in found.values()], JOB_SIGMA**2))
-    return spread
-
-
 # --- widths -------------------------------------------------------------------------------
 
 
@@ -424,7 +284,7 @@ _Ratios = dict[tuple[int, int], list[tuple[float, float]]]
 
 def _widths(visited: Sequence[Visited]) -> tuple[float, ...]:
     owned = jobs_of_owners((entry.owner, entry.job) for entry in visited)
-    group_of, weights = groups_of(owned), _weights(visited)
+    group_of, weights = groups_of(owned), weights_by_job(visited)
     ratios: list[_Ratios] = [defaultdict(list) for _ in set(group_of.values())]
     for left_out, population in _left_out(visited):
         for entries in left_out:
