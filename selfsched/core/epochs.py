@@ -114,6 +114,7 @@ class EpochCount:
         if same and self.epoch_length_learned and (self.steps_per_epoch or math.inf) < steps:
             return  # what was seen is less than what is stated
         self.epoch_step_samples = float(batch) if batch else None
+        self.step_samples = None  # the fit may go on with another batch
         self.steps_per_epoch, self.epoch_length_learned = float(steps), False
 
     def _locate(self, event: Progressed) -> None:

@@ -68,6 +68,7 @@ def fit_started(trainer: Any, data: FitData, ordinal: int, spec: SegmentSpec) ->
     steps = math.ceil(batches / trainer.accumulate_grad_batches) if batches else None
     planned = planned_steps(trainer.max_steps, trainer.max_epochs, steps)
     timer = _timer(trainer)
+    epoch, batch = internals.position_at_start(trainer) or (None, None)
     return FitStarted(
         fit=ordinal,
         package=internals.package_of(trainer),
@@ -75,6 +76,9 @@ def fit_started(trainer: Any, data: FitData, ordinal: int, spec: SegmentSpec) ->
         reference_devices=data.reference_devices,
         step=trainer.global_step,
         planned_steps=planned,
+        max_steps=step_limit(trainer),
+        epoch=epoch,
+        batch=batch,
         batches_per_epoch=batches,
         steps_per_epoch=steps,
         max_epochs=trainer.max_epochs if (trainer.max_epochs or -1) > 0 else None,
@@ -89,6 +93,12 @@ def fit_started(trainer: Any, data: FitData, ordinal: int, spec: SegmentSpec) ->
         at=boottime(),
         **end_facts(trainer),
     )
+
+
+def step_limit(trainer: Any) -> int | None:
+    """The limit that counts steps; None: there is none."""
+    limit = trainer.max_steps
+    return int(limit) if limit is not None and limit >= 0 else None
 
 
 def planned_steps(max_steps: int, max_epochs: int | None, steps_per_epoch: int | None) -> int | None:

@@ -120,6 +120,27 @@ def position(trainer: Any) -> tuple[int, int]:
     return int(loop.epoch_progress.current.processed), int(loop.epoch_loop.batch_progress.current.ready)
 
 
+def position_at_start(trainer: Any) -> tuple[int, int] | None:
+    """(epoch, batches of it that are done) as of `on_train_start`; None where that is not told.
+
+    As the loops will make it when they begin: a checkpoint of the middle of an epoch goes on there,
+    unless the loader has no batch left for it; then the epoch begins anew.
+    """
+    try:
+        loop = trainer.fit_loop
+        epoch, inner = int(loop.epoch_progress.current.processed), loop.epoch_loop
+        if not inner.restarting:
+            return epoch, 0
+        batch = int(inner.batch_progress.current.completed)
+        if inner.restarted_on_train_batch_end:  # Lightning 2.5.1 and later
+            batch += 1
+            if batch >= trainer.num_training_batches:
+                batch = 0
+        return epoch, batch
+    except (AttributeError, TypeError):
+        return None
+
+
 def half_accumulated(trainer: Any) -> bool:
     """Between two batches: whether gradients wait for more batches before the step."""
     loop = trainer.fit_loop.epoch_loop

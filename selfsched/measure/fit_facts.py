@@ -12,7 +12,8 @@ from typing import Any
 from selfsched.core.events import FitStarted
 from selfsched.core.lightning_classes import is_lightnings
 from selfsched.elastic.ends import end_facts
-from selfsched.elastic.fit_record import planned_steps, validations_to_come
+from selfsched.elastic.fit_record import planned_steps, step_limit, validations_to_come
+from selfsched.elastic.lightning_internals import position_at_start
 
 
 def fit_started(trainer: Any, module: Any, *, fit: int, at: float, package: str) -> FitStarted:
@@ -33,6 +34,7 @@ def fit_started(trainer: Any, module: Any, *, fit: int, at: float, package: str)
     batch = _loader_batch(trainer)
     world = int(trainer.world_size)
     global_batch = batch * world * int(trainer.accumulate_grad_batches) if batch else None
+    epoch, done = position_at_start(trainer) or (None, None)
     return FitStarted(
         fit=fit,
         package=package,
@@ -40,6 +42,9 @@ def fit_started(trainer: Any, module: Any, *, fit: int, at: float, package: str)
         reference_devices=world,
         step=int(trainer.global_step),
         planned_steps=planned,
+        max_steps=step_limit(trainer),
+        epoch=epoch,
+        batch=done,
         batches_per_epoch=batches,
         steps_per_epoch=steps_per_epoch,
         max_epochs=max_epochs,

@@ -433,3 +433,15 @@ def test_elapsed_time_of_nonsense_is_no_time() -> None:
     assert book.elapsed_seconds == 0.0
     book.fit_started(started(max_seconds=60.0, elapsed_seconds=math.inf))
     assert book.elapsed(100.0) == 0.0
+
+
+def test_what_a_step_took_before_a_restart_says_nothing_of_the_batch_after_it() -> None:
+    book = ledger(steps_per_epoch=100, max_epochs=3, global_batch=32)
+    book.sized(32)
+    book.fit_started(
+        started(
+            step=150, epoch=1, batch=50, max_epochs=3, global_batch=320, steps_per_epoch=10,
+            batches_per_epoch=10,
+        )
+    )  # fmt: skip
+    assert book.planned_steps == 150 + 10

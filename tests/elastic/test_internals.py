@@ -45,6 +45,17 @@ def test_the_way_out_is_the_packages_own_and_is_caught_in_fit(package: Any) -> N
     assert f"except {way_out.__name__}" in source
 
 
+def test_the_position_at_a_start_is_where_the_loops_go_on(package: Any) -> None:
+    trainer = a_trainer(package)
+    trainer.fit_loop.epoch_progress.current.processed = 2
+    inner = trainer.fit_loop.epoch_loop
+    inner.batch_progress.current.completed = 5
+    assert internals.position_at_start(trainer) == (2, 0), "a new epoch"
+    inner.restarting = True
+    assert internals.position_at_start(trainer) == (2, 5)
+    assert internals.position_at_start(object()) is None
+
+
 def test_without_a_way_out_there_is_our_own(package: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     exceptions = import_module(f"{package.__name__}.utilities.exceptions")
     monkeypatch.delattr(exceptions, "_TunerExitException")
