@@ -79,7 +79,7 @@ class Watched:
         rule = self.rule
         if not math.isfinite(value):
             self.fired = self.fired or rule.finite
-            self.waited += 1
+            self._wait()
         else:
             self.values = [*self.values[1 - KEPT_VALUES :], value]
             sign = _sign(rule)
@@ -90,8 +90,12 @@ class Watched:
             if self.best is None or sign * value + rule.min_delta < sign * self.best:
                 self.best, self.waited = value, 0
             else:
-                self.waited += 1
-        self.fired = self.fired or self.waited >= rule.patience
+                self._wait()
+
+    def _wait(self) -> None:
+        """A check without improvement: only then does patience end."""
+        self.waited += 1
+        self.fired = self.fired or self.waited >= self.rule.patience
 
 
 @dataclass
@@ -309,7 +313,7 @@ def _stops(
         better = value + delta < bests
         bests = np.where(better, value, bests)
         waits = np.where(better, 0, waits + 1)
-        holds = waits >= patience
+        holds = ~better & (waits >= patience)
         if target is not None:
             holds |= value < target
         ends[holds & np.isinf(ends)] = check + 1.0

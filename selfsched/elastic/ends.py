@@ -15,6 +15,9 @@ from selfsched.core.lightning_classes import is_lightnings
 _AT_EPOCH_END = "_check_on_train_epoch_end"
 """Of `EarlyStopping` (Lightning 1.3-2.6): whether it looks at the end of a training epoch."""
 
+ENDLESS_PATIENCE = 10**9
+"""Stands in for a patience without end."""
+
 
 def end_facts(trainer: Any) -> dict[str, Any]:
     """Fields of `FitStarted` on what may end a fit before its limit, and on what is no step."""
@@ -63,7 +66,7 @@ def _rule(callback: Any) -> StoppingRule | None:
         return StoppingRule(
             monitor=callback.monitor,
             mode=callback.mode,
-            patience=int(callback.patience),
+            patience=int(min(callback.patience, ENDLESS_PATIENCE)),
             min_delta=abs(float(callback.min_delta)),
             target=_number(callback.stopping_threshold),
             divergence=_number(callback.divergence_threshold),
@@ -71,7 +74,7 @@ def _rule(callback: Any) -> StoppingRule | None:
             best=best if math.isfinite(best) else None,
             waited=int(callback.wait_count),
         )
-    except (AttributeError, TypeError, ValueError):
+    except (ArithmeticError, AttributeError, TypeError, ValueError):
         return None
 
 

@@ -48,6 +48,7 @@ def falling(count: int, tau: float, noise: float, seed: int) -> list[float]:
         ({}, [3.0, math.nan], 2),
         ({"finite": False}, [3.0, math.nan, math.inf, math.nan], 4),
         ({"waited": 2, "best": 1.0}, [1.5], 1),
+        ({"patience": 0}, [3.0, 2.0, 1.0, 1.5], 4),
     ],
 )
 def test_a_rule_speaks_when_lightnings_would(
@@ -161,3 +162,9 @@ def test_whatever_the_values_the_outlook_is_within_the_limit(
     assert outlook is not None
     assert all(0 <= end <= limit for end, _ in outlook.points)
     assert sum(weight for _, weight in outlook.points) == pytest.approx(1.0)
+
+
+def test_a_rule_without_patience_lets_a_curve_go_on_that_improves() -> None:
+    outlook = watch(rule(patience=0), list(10.0 - np.arange(9.0))).outlook(4)
+    assert outlook is not None
+    assert points(outlook)[1] == 4.0

@@ -119,3 +119,8 @@ def test_a_rule_of_another_make_is_seen_but_not_understood() -> None:
     facts = end_facts(Trainer())
     assert facts["early_stopping"]
     assert facts["stopping"] == ()
+
+
+def test_a_patience_without_end_is_a_very_long_one(tmp_path: Any) -> None:
+    heard = fit([3.0], [EarlyStopping("val", patience=float("inf"))], tmp_path, enable_checkpointing=False)  # type: ignore[arg-type]
+    assert heard.facts["stopping"][0].patience >= 10**9
