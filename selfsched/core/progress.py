@@ -25,6 +25,9 @@ from selfsched.core.measurement import Spans
 from selfsched.core.stopping import StoppingWatch
 from selfsched.protocol import MAX_SECONDS
 
+BLIND_LOOKS = 3
+"""So many times a rule has looked and found nothing: it watches what is not there."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
@@ -185,7 +188,7 @@ class Ledger(EpochCount):
         planned = self.planned_steps
         if planned is None:
             return self.max_seconds is None
-        if not self.early_stopping:
+        if not self.early_stopping or self._rules_are_blind:
             return False
         outlook = self.stopping.outlook(self._checks_until(planned))
         return outlook is None or not outlook.is_known
@@ -214,6 +217,10 @@ class Ledger(EpochCount):
     def stopping_words(self) -> str:
         """What early stopping may do, for a reader."""
         planned = self.planned_steps
+        if self.stopping.fired:
+            return "Early stopping ends the run." if not self.finished else "Early stopping ended the run."
+        if self.all_done:
+            return "Early stopping did not end the run before its limit."
         if planned is None or self.end_is_unknown:
             return "Early stopping may end the run before its limit: its curve says too little yet."
         stops = sorted(steps for steps, _ in self._stops(planned, float(planned - self.step), 0.0))
@@ -277,16 +284,30 @@ class Ledger(EpochCount):
         """Steps between two checks of a rule."""
         return self.stopping.interval_steps or self.steps_per_epoch
 
+    @property
+    def _rules_are_blind(self) -> bool:
+        """No rule has seen a value, where several would have looked: what they watch does not appear."""
+        validates = self.validations_stated or self.validations_in_fit
+        looks = self.validations_in_fit if validates else self.closed[0]
+        return self.stopping.checks == 0 and looks >= BLIND_LOOKS
+
+    def _last_check(self, every: float) -> float:
+        """Step of the last check that is over; of those that were due and did not take place, the last."""
+        last = self.stopping.last_step
+        return last + max(0, math.ceil((self.step - last) / every) - 1) * every
+
     def _checks_until(self, planned: int) -> int:
         every = self._check_steps()
-        return max(1, round((planned - self.stopping.last_step) / every)) if every else 1
+        return max(1, round((planned - self._last_check(every)) / every)) if every else 1
 
     def _stops(self, planned: int, steps: float, least: float) -> tuple[tuple[float, float], ...]:
         """(steps to come, weight) of the ends by early stopping; the limit is among them."""
         outlook, every = self.stopping.outlook(self._checks_until(planned)), self._check_steps()
         if not self.early_stopping or outlook is None or not outlook.is_known or not every:
             return ()
-        last = self.stopping.last_step - self.step
+        if self._rules_are_blind:
+            return ()
+        last = self._last_check(every) - self.step
         ends = ((last + checks * every, weight) for checks, weight in outlook.points)
         return tuple((min(steps, max(end, least, 0.0)), weight) for end, weight in ends)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfsched.core.events import FitFinished, FitStarted, Progressed, StretchTimed
+from selfsched.core.events import Checked, FitFinished, FitStarted, Progressed, StoppingRule, StretchTimed
 from selfsched.core.progress import Ledger
 
 
@@ -445,3 +445,36 @@ def test_what_a_step_took_before_a_restart_says_nothing_of_the_batch_after_it() 
         )
     )  # fmt: skip
     assert book.planned_steps == 150 + 10
+
+
+def test_a_rule_whose_value_never_appears_leaves_the_limit_as_the_end() -> None:
+    book = ledger(
+        planned_steps=300, steps_per_epoch=20, max_epochs=15, validations=15, early_stopping=True,
+        stopping=(StoppingRule(monitor="nothing"),),
+    )  # fmt: skip
+    for epoch in range(1, 9):
+        book.stepped(20 * epoch)
+        book.stretch(StretchTimed(stretch="validation", seconds=0.1, step=20 * epoch))
+        book.progressed(at(20 * epoch, epoch))
+        work = book.remaining(100.0)
+        assert work is not None
+        assert all(end > 0 for end, _ in work.stops)
+    assert not book.end_is_unknown
+    assert work.stops == ()
+    assert work.steps == 140
+
+
+def test_the_last_words_on_early_stopping_say_what_happened() -> None:
+    book = ledger(
+        planned_steps=300, steps_per_epoch=20, max_epochs=15, early_stopping=True,
+        stopping=(StoppingRule(monitor="val", patience=1),),
+    )  # fmt: skip
+    for step in (20, 40):
+        book.stepped(step)
+        book.checked(Checked(step=step, values={"val": 1.0}))
+    assert book.stopping_words() == "Early stopping ends the run."
+    book.fit_finished(FitFinished(fit=1, step=40, epoch=2, metrics={}))
+    assert book.stopping_words() == "Early stopping ended the run."
+    other = ledger(planned_steps=30, early_stopping=True)
+    other.stepped(30)
+    assert other.stopping_words() == "Early stopping did not end the run before its limit."
