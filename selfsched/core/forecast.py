@@ -52,6 +52,8 @@ class Remaining:
     """Of a mixture: that of the log-normal with its 10 and 90 % points."""
     mixture: tuple[tuple[float, float, float], ...] = ()
     """(weight, median seconds, sigma) of the parts; empty: log-normal."""
+    limit_seconds: float = math.inf
+    """Of a mixture: until the limit of the run, which no end is behind, however wide the interval."""
 
     def quantile(self, z: float) -> float:
         """Seconds at the standard normal quantile `z`, within the protocol's range."""
@@ -74,15 +76,21 @@ class Remaining:
             return self
         middle = max(self.median_seconds, NOTHING_SECONDS)
         parts = tuple(
-            (weight, middle * (max(part, NOTHING_SECONDS) / middle) ** width, min(width * own, MAX_SIGMA))
+            (weight, self._stretched(part, middle, width), min(width * own, MAX_SIGMA))
             for weight, part, own in self.mixture
         )
         sigma = min(width * self.sigma_log, MAX_SIGMA)
-        return Remaining(median_seconds=self.median_seconds, sigma_log=sigma, mixture=parts)
+        return replace(self, sigma_log=sigma, mixture=parts)
+
+    def _stretched(self, part: float, middle: float, width: float) -> float:
+        if part >= self.limit_seconds:
+            return part
+        exponent = min(width * math.log(max(part, NOTHING_SECONDS) / middle), 700.0)
+        return min(middle * math.exp(exponent), self.limit_seconds)
 
 
-def mixed(parts: Sequence[tuple[float, Remaining]]) -> Remaining:
-    """One of several ends, with their weights."""
+def mixed(parts: Sequence[tuple[float, Remaining]], *, limit_seconds: float = math.inf) -> Remaining:
+    """One of several ends, with their weights; none is behind the limit of the run."""
     if len(parts) == 1:
         return parts[0][1]
     whole = math.fsum(weight for weight, _ in parts)
@@ -91,7 +99,10 @@ def mixed(parts: Sequence[tuple[float, Remaining]]) -> Remaining:
     if median < NOTHING_SECONDS:
         return Remaining(median_seconds=0.0, sigma_log=0.0)
     sigma = math.log(max(high, NOTHING_SECONDS) / max(low, 1e-4 * median, NOTHING_SECONDS)) / (2.0 * Z90)
-    return Remaining(median_seconds=median, sigma_log=min(max(sigma, 0.0), MAX_SIGMA), mixture=mixture)
+    return Remaining(
+        median_seconds=median, sigma_log=min(max(sigma, 0.0), MAX_SIGMA), mixture=mixture,
+        limit_seconds=limit_seconds,
+    )  # fmt: skip
 
 
 def _mixture_quantile(mixture: Sequence[tuple[float, float, float]], z: float) -> float:
@@ -150,7 +161,8 @@ def remaining_time(work: RemainingWork, cost: StepCost, beside: Beside) -> Remai
     if math.isinf(work.steps):
         return _until_cap(work, beside, work.least_steps * cost.seconds)
     if len(work.stops) > 1:
-        return mixed([(weight, _time_to(_ended(work, end), cost, beside)) for end, weight in work.stops])
+        ends = [(weight, _time_to(_ended(work, end), cost, beside)) for end, weight in work.stops]
+        return mixed(ends, limit_seconds=_time_to(work, cost, beside).median_seconds)
     return _time_to(_ended(work, work.stops[0][0]) if work.stops else work, cost, beside)
 
 

@@ -205,3 +205,11 @@ def test_the_log_is_bounded_and_keeps_its_beginning_and_its_end() -> None:
 
 def test_a_quantile_stays_within_the_protocol() -> None:
     assert Remaining(median_seconds=3e9, sigma_log=3.0).forecast().p90_seconds == 3.2e9
+
+
+def test_no_width_puts_an_end_behind_the_limit_of_the_run() -> None:
+    work = RemainingWork(steps=100.0, stops=((10.0, 0.6), (20.0, 0.2), (100.0, 0.2)))
+    cost = StepCost(seconds=0.02, sigma_log=0.01, step_sigma=0.01)
+    wide = remaining_time(work, cost, Beside()).scaled(6.0)
+    assert wide.quantile(1.2815515655446004) <= 2.0 * 1.2
+    assert wide.quantile(-1.2815515655446004) < 0.2
