@@ -17,7 +17,7 @@ from selfsched_simulator.logs import Format, LogOptions, Wider
 from selfsched_simulator.metrics import Scale
 from selfsched_simulator.options import SimulationOptions
 from selfsched_simulator.output import as_json, as_table, write_jobs
-from selfsched_simulator.runs import INTERRUPTED, Run, run_all
+from selfsched_simulator.runs import INTERRUPTED, Run, native_output_aside, run_all
 from selfsched_simulator.scenario import Scenario, Words, build_replay, build_scenario
 
 _EXIT_INTERRUPTED = 130
@@ -170,7 +170,8 @@ def run_policies(scenario: Scenario, names: str) -> list[Run]:
         raise Refused(f"--policy {names!r} names a policy twice")
     for name in chosen:
         policy_named(name)
-    return run_all(scenario, [lambda name=name: policy_named(name) for name in chosen])  # type: ignore[misc]
+    with native_output_aside():
+        return run_all(scenario, [lambda name=name: policy_named(name) for name in chosen])  # type: ignore[misc]
 
 
 def show(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -66,6 +68,19 @@ def run_all(scenario: Scenario, policies: Sequence[Callable[[], Policy]]) -> lis
             if run.partial == INTERRUPTED:
                 break
     return runs
+
+
+@contextmanager
+def native_output_aside() -> Iterator[None]:
+    """HiGHS now and then writes a line to the process's standard output, past Python: to stderr with it."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 @contextmanager

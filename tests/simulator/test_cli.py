@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from selfsched_simulator import cli
 from selfsched_simulator.cli import app
+from selfsched_simulator.runs import Run, run_all
 
 HEADER = "job,arrival_s,gpus,exclusive_s\n"
 FIELDS = {
@@ -35,6 +40,22 @@ def test_one_policy_prints_one_object_and_nothing_else(trace: Path) -> None:
     answer = json.loads(out)
     assert set(answer) == FIELDS
     assert (answer["policy"], answer["jobs"]) == ("themis", 3)
+
+
+def test_what_a_solver_writes_past_python_is_not_on_stdout(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def talkative(*given: Any) -> Sequence[Run]:
+        os.write(1, b"WARNING: a line of HiGHS")
+        return run_all(*given)
+
+    monkeypatch.setattr(cli, "run_all", talkative)
+    code, out, _ = call(trace, "--gpus", 2, "--json")
+    assert code == 0
+    assert set(json.loads(out)) == FIELDS
+    os.write(1, b"after it")
+    seen = capfd.readouterr()
+    assert (seen.out, seen.err) == ("after it", "WARNING: a line of HiGHS")
 
 
 def test_several_policies_print_their_runs_in_order(trace: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_wide_job_spans_nodes() -> None:
     job = TraceJob(
         name="wide", arrival_seconds=0, speed=by_count({5: 100}, cluster), gpus=5, alone_seconds=100
     )
-    for policy in ("themis", "fifo"):
+    for policy in ("selfsched", "themis", "fifo"):
         options = SimulationOptions(cluster=cluster, habits=QUICK)
         assert ends(Simulation([job], policy_named(policy), options).run()) == {"wide": pytest.approx(102)}
 
@@ -99,7 +99,7 @@ def test_a_wide_job_spans_nodes() -> None:
 # --- nodes that die ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ["themis", "fifo"])
+@pytest.mark.parametrize("policy", ["selfsched", "themis", "fifo"])
 @pytest.mark.parametrize("round_seconds", [60.0, None])
 def test_half_the_nodes_die_within_a_round_and_everything_ends_all_the_same(
     policy: str, round_seconds: float | None
@@ -162,7 +162,7 @@ def test_drawn_failures_are_the_same_for_every_policy_and_another_for_another_se
 # --- messages that are late or lost ------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ["themis", "fifo"])
+@pytest.mark.parametrize("policy", ["selfsched", "themis", "fifo"])
 def test_lost_and_late_messages_delay_jobs_and_lose_none(policy: str) -> None:
     jobs = [elastic(f"j{i}", i * 5.0, 2, 300.0) for i in range(5)]
     faults = FaultOptions(lost=0.3, late_seconds=3.0)

@@ -102,8 +102,8 @@ def database(folder: Path) -> Store:
     ("policy", "faults", "store"),
     [
         *((policy, FaultOptions(), memory) for policy in sorted(POLICIES)),
-        ("themis", FAULTS, memory),
-        ("themis", FaultOptions(), database),
+        *((policy, FAULTS, memory) for policy in ("selfsched", "themis")),
+        *((policy, FaultOptions(), database) for policy in ("selfsched", "themis")),
     ],
 )
 def test_a_recorded_history_gets_the_same_decisions_from_a_broker(
