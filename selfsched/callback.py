@@ -351,6 +351,8 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         if launched is not None:
             fit = launched.fits
         facts = fit_started(trainer, module, fit=fit, at=now, package=type(trainer).__module__.split(".")[0])
+        trained = type(module)
+        facts = facts.model_copy(update={"module": f"{trained.__module__}.{trained.__qualname__}"})
         samples = _samples(self._saved.get("samples")) if self._resumed else 0
         self._resumed = False
         model.segment_started(int(trainer.world_size), self._setup_at or now)

@@ -115,6 +115,8 @@ class FitStarted(_Frozen):
     """Device counts on which the global batch stays the same."""
     resume: Literal["elastic", "same_size", "never"] = "elastic"
     gradient_bytes: int = 0
+    module: str = ""
+    """Class of what is trained, with its module; empty: not told."""
     at: float = 0.0
     """CLOCK_BOOTTIME."""
 

@@ -159,7 +159,7 @@ def remaining_time(work: RemainingWork, cost: StepCost, beside: Beside) -> Remai
         beside: what else there is.
     """
     if math.isinf(work.steps):
-        return _until_cap(work, beside, work.least_steps * cost.seconds)
+        return _until_cap(_held_on(work, cost.seconds), beside, work.least_steps * cost.seconds)
     if len(work.stops) > 1:
         ends = [(weight, _time_to(_ended(work, end), cost, beside)) for end, weight in work.stops]
         return mixed(ends, limit_seconds=_time_to(work, cost, beside).median_seconds)
@@ -168,7 +168,17 @@ def remaining_time(work: RemainingWork, cost: StepCost, beside: Beside) -> Remai
 
 def _ended(work: RemainingWork, steps: float) -> RemainingWork:
     part = work.part(steps)
-    return replace(part, cap_seconds=work.cap_seconds, least_steps=min(work.least_steps, steps))
+    least = min(work.least_steps, steps)
+    return replace(part, cap_seconds=work.cap_seconds, cap_steps=work.cap_steps, least_steps=least)
+
+
+def _held_on(work: RemainingWork, step_seconds: float) -> RemainingWork:
+    """With the time until the end of the epoch in which it is up, where it waits for that."""
+    if work.cap_seconds is None or work.cap_steps is None:
+        return work
+    first, every = (steps * step_seconds for steps in work.cap_steps)
+    more = max(0.0, work.cap_seconds - first)
+    return replace(work, cap_seconds=first + (math.ceil(more / every) * every if every > 0 else more))
 
 
 def _time_to(work: RemainingWork, cost: StepCost, beside: Beside) -> Remaining:
@@ -180,6 +190,8 @@ def _time_to(work: RemainingWork, cost: StepCost, beside: Beside) -> Remaining:
         total += count * seconds
         variance += (count * spread) ** 2
     least = total * work.least_steps / work.steps if work.steps > 0 else 0.0
+    if work.steps > 0:
+        work = _held_on(work, total / work.steps)
     total += beside.restart_seconds
     variance += (beside.restart_seconds * beside.restart_sigma_log) ** 2
     total = max(total - beside.elapsed_seconds, 0.02 * total)

@@ -118,6 +118,8 @@ class JobModel:
         self._present_steady = 0
         self._validation_batches, self._passes = 0, 1
         self._sizes, self._batch_changed = BatchSizes(), False
+        self._trained: tuple[str, int, int] = ("", 0, 0)
+        """Module, gradient bytes and global batch of what was measured; empty: not told."""
         self.unusable: tuple[str, ...] = ()
         """What of `state` is no knowledge and is learned anew, in words."""
         if state is not None:
@@ -138,6 +140,7 @@ class JobModel:
         self._warm_up_seconds = []
         self._present_steady = 0
         self._sizes, self._batch_changed = BatchSizes(), False
+        self._steps.went_on(devices)
         self._last_work_at = now
 
     def segment_ended(self, now: float) -> None:
@@ -350,12 +353,26 @@ class JobModel:
     # --- events ----------------------------------------------------------------------
 
     def _fit_started(self, event: FitStarted) -> None:
+        if self._is_of_another(event):
+            self._steps.forget()
+            self._memory = MemoryModel()
+        self._trained = _known((event.module, event.gradient_bytes, event.global_batch), self._trained)
         self._ledger.fit_started(event)
         low, high = self._range
         allowed = tuple(n for n in sorted(set(event.allowed_devices)) if low <= n <= high)
         self._dividing = allowed or self._dividing
         self._steps.know_gradient_bytes(event.gradient_bytes)
         self._validation_batches = max(0, event.validation_batches or 0)
+
+    def _is_of_another(self, event: FitStarted) -> bool:
+        """Whether another module, or another batch in another fit, is trained than was measured."""
+        module, gradient_bytes, batch = self._trained
+        if (event.module and module and event.module != module) or (
+            event.gradient_bytes > 0 and gradient_bytes and event.gradient_bytes != gradient_bytes
+        ):
+            return True
+        goes_on = event.fit == self._ledger.fit and not self._is_first_segment
+        return bool(not goes_on and batch and event.global_batch and event.global_batch != batch)
 
     def _progressed(self, event: Progressed) -> None:
         epoch, known = self._ledger.epoch, self._ledger.epoch_step_samples
@@ -564,6 +581,7 @@ class JobModel:
             "ledger": self._ledger.to_state(),
             "restart": self._restart.to_state(),
             "gradient_bytes": self._steps.gradient_bytes,
+            "trained": list(self._trained),
             "memory": self._memory.to_state(),
             "segments": self._segments,
             "record": self._record.to_state(),
@@ -596,6 +614,7 @@ class JobModel:
         if type(gradient_bytes) is int and is_sound(gradient_bytes):
             self._steps.know_gradient_bytes(gradient_bytes)
         self._segments = segments if type(segments) is int and 0 <= segments < 2**31 else 0
+        self._trained = _trained_in(state.get("trained"), gradient_bytes)
         own = state.get("hardware") == self.hardware
         parts = [name for name in PARTS if own or name not in ("steps", "memory")]
         sound = [name for name in parts if self._is_usable(name, state.get(name))]
@@ -626,3 +645,16 @@ class JobModel:
                 self._memory = MemoryModel.from_state(state)
             case "record":
                 self._record = ForecastRecord.from_state(state)
+
+
+def _known(now: tuple[str, int, int | None], before: tuple[str, int, int]) -> tuple[str, int, int]:
+    """What is told of a training, and where it is not, what was told before."""
+    return now[0] or before[0], max(now[1], 0) or before[1], max(now[2] or 0, 0) or before[2]
+
+
+def _trained_in(told: Any, gradient_bytes: Any) -> tuple[str, int, int]:
+    """What a state says of the training that it is of."""
+    match told:
+        case [str(module), int(size), int(batch)]:
+            return module, max(size, 0), max(batch, 0)
+    return "", gradient_bytes if type(gradient_bytes) is int and gradient_bytes > 0 else 0, 0

@@ -55,6 +55,8 @@ class RemainingWork:
     epoch_ends: float = 0.0
     cap_seconds: float | None = None
     """Time left of `max_time`."""
+    cap_steps: tuple[float, float] | None = None
+    """It holds at ends of epochs alone: steps to the next one, and of an epoch; None: at any step."""
     least_steps: float = 0.0
     """Neither `max_time` nor a rule ends the fit before so many steps."""
     stops: tuple[tuple[float, float], ...] = ()
@@ -83,6 +85,8 @@ class Ledger(EpochCount):
     """The limit that counts steps."""
     max_seconds: float | None = None
     elapsed_seconds: float = 0.0
+    time_holds_at_epochs: bool = False
+    """Whether `max_seconds` is looked at where an epoch ends alone."""
     clock_from: float | None = None
     """When the running segment's training began; None: no segment runs."""
     validations_stated: int | None = None
@@ -118,6 +122,7 @@ class Ledger(EpochCount):
         self.min_steps, self.min_epochs = _positive(event.min_steps), _positive(event.min_epochs)
         self.checkpoints_per_epoch = event.checkpoints_per_epoch
         self.max_seconds = _usable(event.max_seconds)
+        self.time_holds_at_epochs = event.max_seconds_holds == "epoch"
         self.elapsed_seconds = max(_seconds(event.elapsed_seconds), self.elapsed_seconds)
         self.clock_from = event.at
         self.validations_stated = event.validations
@@ -207,7 +212,10 @@ class Ledger(EpochCount):
         if planned:
             shares.append(self.step / planned)
         if self.max_seconds:
-            shares.append(self.elapsed(now) / self.max_seconds)
+            share, ends_at = self.elapsed(now) / self.max_seconds, self._cap_steps()
+            if share >= 1.0 and ends_at is not None and ends_at[0] > 0:
+                share = self.step / (self.step + ends_at[0])  # until the epoch under way ends
+            shares.append(share)
         return min(1.0, max(shares))
 
     def usual_spans(self) -> dict[str, Spans]:
@@ -252,7 +260,9 @@ class Ledger(EpochCount):
         planned = self.planned_steps
         least = self._least_steps()
         if planned is None:
-            return None if cap is None else RemainingWork(steps=math.inf, cap_seconds=cap, least_steps=least)
+            return None if cap is None else RemainingWork(
+                steps=math.inf, cap_seconds=cap, cap_steps=self._cap_steps(), least_steps=least
+            )  # fmt: skip
         steps = float(max(0, planned - self.step))
         return RemainingWork(
             steps=steps,
@@ -260,6 +270,7 @@ class Ledger(EpochCount):
             checkpoints=self._checkpoints_to_come(steps),
             epoch_ends=self._epoch_ends_to_come(steps),
             cap_seconds=cap,
+            cap_steps=self._cap_steps(),
             least_steps=min(least, steps),
             stops=self._stops(planned, steps, min(least, steps)),
         )
@@ -279,6 +290,12 @@ class Ledger(EpochCount):
         if self.min_epochs:
             least.append(float(self._step_after(self.min_epochs) or 0) - self.step)
         return max(0.0, *least)
+
+    def _cap_steps(self) -> tuple[float, float] | None:
+        end = self._step_after(self.epoch + 1) if self.time_holds_at_epochs else None
+        if end is None or self.steps_per_epoch is None:
+            return None
+        return float(end - self.step), self.steps_per_epoch / self._batch_factor()
 
     def _check_steps(self) -> float | None:
         """Steps between two checks of a rule."""

@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from selfsched.core.batch_sizes import BatchSizes
@@ -53,6 +53,10 @@ INTERRUPTION_SECONDS = 5.0
 HABIT = 3
 NEW_REGIME = 5
 """So many interruptions in a row are no interruptions: the job has become that slow."""
+CONTRADICTION = math.log(1.4)
+"""Steps of another segment that are off by more (log) are not those that were measured."""
+LEAST_WARM_UP = 3
+"""So many steps of a warm-up tell how fast steps may become."""
 EARLY_WANDER = 0.15
 """Wandering (log) of the mean before there are blocks."""
 NOW_SHARE = 0.1
@@ -113,14 +117,24 @@ class Series:
     _sizes: BatchSizes = field(default_factory=BatchSizes, compare=False)
     _rescaled_after: int = 0
     """Counted steps that had another batch than the present one."""
+    _fresh: list[float] | None = field(default=None, compare=False)
+    """Steady cycles since the steps went on in another segment; None: they do not contradict."""
+    _fresh_warm: list[float] = field(default_factory=list, compare=False)
     _level: Level | None = field(default=None, compare=False)
     """Cached until the next step."""
     _wander: tuple[int, Wander] | None = field(default=None, compare=False)
     """Cached until there are more blocks: (steps counted, what they say)."""
 
+    def went_on(self) -> None:
+        """Steps go on in another segment, maybe of another training: they may say otherwise."""
+        self._level = None
+        self._fresh, self._fresh_warm = ([], []) if self.sketch.count >= RAW_STEPS else (None, [])
+
     def warmed_up(self, cycle_seconds: float) -> None:
         """Count a step of the warm-up."""
         self._level = None
+        if self._fresh is not None:
+            self._fresh_warm.append(cycle_seconds)
         self._warm_cycles = [*self._warm_cycles[1 - KEPT_WARM_UP :], cycle_seconds]
         self.warm_up.update(cycle_seconds)
 
@@ -147,6 +161,10 @@ class Series:
         self._in_a_row.clear()
         self._count(cycle_seconds)
         self.steady += 1
+        if self._fresh is not None:
+            self._fresh.append(cycle_seconds)
+            if len(self._fresh) >= RAW_STEPS:
+                self._judge_fresh(self._fresh)
         return True
 
     def sized(self, samples: int, passes: int = 1) -> float:
@@ -181,7 +199,8 @@ class Series:
     def level(self) -> Level | None:
         """Mean cost of a step and how well it is known; None before the first step."""
         if self._level is None:
-            self._level = self._early_level() if self.sketch.count < RAW_STEPS else self._steady_level()
+            early = self.sketch.count < RAW_STEPS
+            self._level = self._early_level() if early else self._contradicted(self._steady_level())
         return self._level
 
     def ahead(self, steps: float) -> tuple[float, float]:
@@ -248,13 +267,35 @@ class Series:
             drifted=bool(wander.shifts),
         )
 
+    def _contradicted(self, level: Level) -> Level:
+        """The level, widened where the first steps of a segment say something else."""
+        if self._fresh:
+            seen = statistics.median(self._fresh)
+        elif len(self._fresh_warm) >= LEAST_WARM_UP:  # slower than what comes, but for the fastest
+            seen = min(self._fresh_warm)
+        else:
+            return level
+        off = abs(math.log(seen / level.seconds))
+        if off <= max(CONTRADICTION, 3.0 * level.step_sigma / math.sqrt(max(1, len(self._fresh or ())))):
+            return level
+        return replace(level, seconds=math.sqrt(seen * level.seconds), sigma_log=max(level.sigma_log, off))
+
+    def _judge_fresh(self, fresh: list[float]) -> None:
+        """Enough steps of a segment: where they contradict, only they speak from now on."""
+        usual = self.sketch.quantile(0.5) or fresh[0]
+        off = abs(math.log(statistics.median(fresh) / usual))
+        self._fresh, self._fresh_warm = None, []
+        if off > max(CONTRADICTION, 3.0 * self._step_sigma() / math.sqrt(len(fresh))):
+            self._begin_anew(fresh)
+
     def _early_level(self) -> Level | None:
         if self._raw:
             seconds = statistics.median(self._raw)
             sigma = PRIOR_STEP_SIGMA / math.sqrt(len(self._raw)) + 0.1
         elif self._warm_cycles:
             # Warm-up steps are slower than what comes, the first ones by far: hence the median.
-            seconds, sigma = 0.9 * statistics.median(self._warm_cycles), 0.5
+            seconds = 0.9 * statistics.median(self._warm_cycles)
+            sigma = 0.5 + 0.5 / len(self._warm_cycles)
         else:
             return None
         return Level(
@@ -283,14 +324,19 @@ class Series:
         slow = list(self._in_a_row)
         self.interruptions -= len(slow)
         self.interrupted_seconds -= sum(slow)
+        self.steady += len(slow)
+        self._begin_anew(slow * 2)  # twice, so that the sketch can tell accidents apart again
+
+    def _begin_anew(self, cycles: Sequence[float]) -> None:
+        """The job's steps have become others: from now on these cycles speak."""
         self.blocks.clear()
         self.cycles, self.sketch, self._open = Running(), Sketch(), (0, 0.0)
         self.changes, self._last_cycle, self._wander = Running(), None, None
         self._rescaled_after = 0
         self.block_steps = FIRST_BLOCK_STEPS
         self._in_a_row.clear()
-        self.steady += len(slow)
-        for seconds in slow * 2:  # twice, so that the sketch can tell accidents apart again
+        self.parts, self.history = {}, PartHistory()
+        for seconds in cycles:
             self._count(seconds)
 
     def _sort_raw(self) -> None:

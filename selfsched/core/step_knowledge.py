@@ -19,6 +19,8 @@ from selfsched.protocol import HardwarePrior, Placement, StepStatistics
 
 VISIT_STEPS = 30
 VISIT_SECONDS = 60.0
+LONG_STEP_SECONDS = 10.0
+"""A first step of so long speaks, without its wait for data, before there is a second one."""
 VISITED_SIGMA = 0.05
 """How well (log) a step is known after a visit."""
 
@@ -44,6 +46,16 @@ class StepKnowledge:
         if size > 0:
             self.gradient_bytes, self._model = size, None
 
+    def went_on(self, devices: int) -> None:
+        """A segment begins on so many devices: its first steps may contradict what was measured."""
+        if devices in self._series:
+            self._series[devices].went_on()
+            self._model = None
+
+    def forget(self) -> None:
+        """What is trained now is something else."""
+        self._series, self._local_samples, self._model = {}, {}, None
+
     def add(self, devices: int, timings: Sequence[StepTiming]) -> tuple[list[float], int]:
         """Count steps on `devices` devices.
 
@@ -59,8 +71,12 @@ class StepKnowledge:
             if cycle is None:
                 continue
             if timing.warm_up:
-                series.warmed_up(cycle)
                 warm_up.append(cycle)
+                # The first step has no cycle: what it took began its loaders and its kernels.
+                if timing.cycle_seconds is not None:
+                    series.warmed_up(cycle)
+                elif timing.seconds >= LONG_STEP_SECONDS:
+                    series.warmed_up(usable_seconds(timing.seconds) or cycle)
                 continue
             steady += 1
             if series.update(cycle * series.sized(timing.local_samples, timing.passes)):

@@ -67,7 +67,6 @@ def fit_started(trainer: Any, data: FitData, ordinal: int, spec: SegmentSpec) ->
     batches = _finite(trainer.num_training_batches)
     steps = math.ceil(batches / trainer.accumulate_grad_batches) if batches else None
     planned = planned_steps(trainer.max_steps, trainer.max_epochs, steps)
-    timer = _timer(trainer)
     epoch, batch = internals.position_at_start(trainer) or (None, None)
     return FitStarted(
         fit=ordinal,
@@ -82,8 +81,6 @@ def fit_started(trainer: Any, data: FitData, ordinal: int, spec: SegmentSpec) ->
         batches_per_epoch=batches,
         steps_per_epoch=steps,
         max_epochs=trainer.max_epochs if (trainer.max_epochs or -1) > 0 else None,
-        max_seconds=timer[0] if timer else None,
-        elapsed_seconds=timer[1] if timer else 0.0,
         validations=validations_to_come(trainer, batches, steps, planned),
         allowed_devices=data.allowed_devices,
         resume="elastic" if data.elastic else "same_size",
@@ -91,6 +88,7 @@ def fit_started(trainer: Any, data: FitData, ordinal: int, spec: SegmentSpec) ->
             p.numel() * p.element_size() for p in trainer.lightning_module.parameters() if p.requires_grad
         ),
         at=boottime(),
+        **time_limit(trainer),
         **end_facts(trainer),
     )
 
@@ -140,11 +138,16 @@ def _finite(value: Any) -> int | None:
     return int(value)
 
 
-def _timer(trainer: Any) -> tuple[float, float] | None:
-    """(limit, elapsed) in seconds of training, if a Timer limits the run."""
-    for callback in trainer.callbacks:
-        if is_lightnings(callback, "Timer"):
-            elapsed, remaining = callback.time_elapsed("train"), callback.time_remaining("train")
-            if remaining is not None:
-                return float(elapsed + remaining), float(elapsed)
-    return None
+def time_limit(trainer: Any) -> dict[str, Any]:
+    """Fields of `FitStarted` on the limit of time: that of the Timer which has least left."""
+    timers = [callback for callback in trainer.callbacks if is_lightnings(callback, "Timer")]
+    limited = [timer for timer in timers if timer.time_remaining() is not None]
+    if not limited:
+        return {"elapsed_seconds": float(timers[0].time_elapsed())} if timers else {}
+    first = min(limited, key=lambda timer: float(timer.time_remaining()))
+    left, spent = float(first.time_remaining()), float(first.time_elapsed())
+    return {
+        "max_seconds": left + spent,
+        "elapsed_seconds": spent,
+        "max_seconds_holds": internals.timer_holds(first),
+    }

@@ -141,6 +141,11 @@ def position_at_start(trainer: Any) -> tuple[int, int] | None:
         return None
 
 
+def timer_holds(timer: Any) -> Literal["step", "epoch"]:
+    """At the end of what Lightning's Timer looks at its clock (`_interval`, 1.3-2.6)."""
+    return "epoch" if getattr(timer, "_interval", "step") == "epoch" else "step"
+
+
 def half_accumulated(trainer: Any) -> bool:
     """Between two batches: whether gradients wait for more batches before the step."""
     loop = trainer.fit_loop.epoch_loop

@@ -10,9 +10,8 @@ import math
 from typing import Any
 
 from selfsched.core.events import FitStarted
-from selfsched.core.lightning_classes import is_lightnings
 from selfsched.elastic.ends import end_facts
-from selfsched.elastic.fit_record import planned_steps, step_limit, validations_to_come
+from selfsched.elastic.fit_record import planned_steps, step_limit, time_limit, validations_to_come
 from selfsched.elastic.lightning_internals import position_at_start
 
 
@@ -29,7 +28,6 @@ def fit_started(trainer: Any, module: Any, *, fit: int, at: float, package: str)
     batches = _finite(getattr(trainer, "num_training_batches", None))
     steps_per_epoch = _steps_per_epoch(trainer, module, batches)
     max_epochs = _limit(trainer.max_epochs)
-    max_seconds, elapsed = _time_limit(trainer)
     planned = planned_steps(trainer.max_steps, trainer.max_epochs, steps_per_epoch)
     batch = _loader_batch(trainer)
     world = int(trainer.world_size)
@@ -48,13 +46,12 @@ def fit_started(trainer: Any, module: Any, *, fit: int, at: float, package: str)
         batches_per_epoch=batches,
         steps_per_epoch=steps_per_epoch,
         max_epochs=max_epochs,
-        max_seconds=max_seconds,
-        elapsed_seconds=elapsed,
         validations=validations_to_come(trainer, batches, steps_per_epoch, planned),
         allowed_devices=_dividing_counts(global_batch, world),
         resume="never",
         gradient_bytes=gradient_bytes(module),
         at=at,
+        **time_limit(trainer),
         **end_facts(trainer),
     )
 
@@ -95,16 +92,6 @@ def _steps_per_epoch(trainer: Any, module: Any, batches: int | None) -> int | No
     if batches is None or not is_last_word_on_steps(module):
         return None
     return max(1, math.ceil(batches / int(trainer.accumulate_grad_batches)))
-
-
-def _time_limit(trainer: Any) -> tuple[float | None, float]:
-    """(max_time, training time spent of it) from Lightning's Timer."""
-    for callback in trainer.callbacks:
-        if not is_lightnings(callback, "Timer"):
-            continue
-        left, spent = callback.time_remaining(), float(callback.time_elapsed())
-        return (None if left is None else float(left) + spent), spent
-    return None, 0.0
 
 
 def _loader_batch(trainer: Any) -> int | None:

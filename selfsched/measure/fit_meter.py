@@ -99,7 +99,6 @@ class FitMeter:
         self._dropped = 0
         self._began = self._clock()
         self._next_send = self._began + FIRST_SEND_SECONDS
-        self._stuck_after = max(STUCK_BATCHES, 2 * int(trainer.accumulate_grad_batches))
         self._memory = _memory_reader(module)
         self._watch = watch if watch is not None else _device_watch(trainer, module)
         self._undo: list[Callable[[], None]] = []
@@ -142,8 +141,8 @@ class FitMeter:
         self.samples += samples * self._world
         times = self.stopwatch.batch_ended(self._trainer.global_step, samples)
         if times is None:
-            if self.stopwatch.open_batches == self._stuck_after:
-                self._send(Warned(code="no_steps", message=self.why_no_step or "", is_printed=False))
+            if self.stopwatch.open_batches % STUCK_BATCHES == 0:
+                self._tell_stuck()
             return None
         if self.marks is not None:
             self.marks.step_ended()
@@ -207,6 +206,11 @@ class FitMeter:
             self._undo.pop()()
 
     # --- inside ----------------------------------------------------------------------
+
+    def _tell_stuck(self) -> None:
+        why = self.why_no_step
+        if why is not None and self.stopwatch.open_batches > 2 * int(self._trainer.accumulate_grad_batches):
+            self._send(Warned(code="no_steps", message=why, is_printed=False))
 
     def _tell_checked(self, moment: Literal["validation", "epoch"]) -> None:
         """What early stopping looks at now, if it does: its curve tells when the fit may end."""

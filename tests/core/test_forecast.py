@@ -213,3 +213,11 @@ def test_no_width_puts_an_end_behind_the_limit_of_the_run() -> None:
     wide = remaining_time(work, cost, Beside()).scaled(6.0)
     assert wide.quantile(1.2815515655446004) <= 2.0 * 1.2
     assert wide.quantile(-1.2815515655446004) < 0.2
+
+
+def test_a_limit_of_time_that_waits_for_the_end_of_an_epoch_holds_there() -> None:
+    cost = StepCost(seconds=0.02, sigma_log=0.01, step_sigma=0.01)
+    for steps in (3850.0, math.inf):
+        for cap, expected in ((0.0, 5.0), (4.0, 5.0), (6.0, 13.0)):
+            work = RemainingWork(steps=steps, cap_seconds=cap, cap_steps=(250.0, 400.0))
+            assert remaining_time(work, cost, Beside()).median_seconds == pytest.approx(expected)

@@ -478,3 +478,12 @@ def test_the_last_words_on_early_stopping_say_what_happened() -> None:
     other = ledger(planned_steps=30, early_stopping=True)
     other.stepped(30)
     assert other.stopping_words() == "Early stopping did not end the run before its limit."
+
+
+def test_a_limit_of_time_that_waits_for_the_end_of_an_epoch_is_not_over_before_it() -> None:
+    book = ledger(steps_per_epoch=400, max_epochs=10, max_seconds=2.0, max_seconds_holds="epoch")
+    book.progressed(at(150))
+    work = book.remaining(103.0)
+    assert work is not None
+    assert (work.cap_seconds, work.cap_steps) == (0.0, (250.0, 400.0))
+    assert book.fraction_done(103.0) == pytest.approx(150 / 400)

@@ -176,3 +176,14 @@ def test_checkpoints_are_stretches_unless_who_writes_them_tells() -> None:
     assert (told.stretch, told.seconds) == ("checkpoint_save", pytest.approx(2.0))
     assert fit.timings[-1].cycle_seconds == pytest.approx(0.006)
     fit.meter.close()
+
+
+def test_under_a_launcher_it_is_said_that_no_step_is_counted() -> None:
+    fit = Fit()
+    meter = fit.meter
+    for _ in range(1000):
+        meter.stopwatch.batch_started()
+        meter.batch_ended(torch.zeros(4, 2))
+    (said,) = fit.told(Warned)
+    assert said.code == "no_steps"
+    assert "did not rise in 1000 batches" in said.message
