@@ -668,9 +668,9 @@ class WhatIf(Message):
 
     job: Identifier | None = None
     """A live job; None: your newest one, or one that does not exist yet, where `seconds` says how long."""
-    devices: Annotated[tuple[DeviceCount, ...], Field(max_length=16)] = ()
+    devices: Annotated[tuple[DeviceCount, ...], Field(max_length=8)] = ()
     """Counts, each asked about by itself."""
-    seconds: Annotated[tuple[tuple[DeviceCount, Seconds], ...], Field(max_length=16)] = ()
+    seconds: Annotated[tuple[tuple[DeviceCount, Seconds], ...], Field(max_length=8)] = ()
     """Of a job that would be started now: its whole run on each count that it may have."""
     without: Annotated[tuple[Identifier, ...], Field(max_length=64)] = ()
     """As if these had ended: jobs that you may see, or accounts with all their jobs."""

@@ -57,13 +57,17 @@ class Question:
         if self.asker is None:
             return WhatIfAnswer(forecasts=self.as_now, reason=self.reason)
         counts: list[int | None] = [None, *self.asked.devices]
+        fitting = [count for count in counts if count is None or count <= self.scene.devices]
         variants = [
             Variant(asker=_pinned(self.asker, count), without=self.without, arrives=self.arrives)
-            for count in counts
+            for count in fitting
         ]
+        told = dict(zip(fitting, foresee_variants(self.scene, variants), strict=True))
         lines = tuple(
-            WhatIfLine(devices=count, starts=told.start, ends=told.finish)
-            for count, told in zip(counts, foresee_variants(self.scene, variants), strict=True)
+            WhatIfLine(devices=count, starts=told[count].start, ends=told[count].finish)
+            if count in told
+            else WhatIfLine(devices=count)
+            for count in counts
         )
         return WhatIfAnswer(
             forecasts=self.as_now, reason=self.reason, ahead=lines, is_measured=self.asker.known

@@ -117,7 +117,7 @@ def measured_rows(contender: Contender) -> tuple[Row, ...]:
             _believed_seconds(contender, row.placement, row.remaining_seconds),
             row.restart_seconds,
             row.sigma_log if sure is None else sure,
-            row.information_seconds * contender.claim_factor,
+            _information(contender, row.placement, row.information_seconds),
         )
         for row in contender.bid.rows
         if row.remaining_seconds is not None
@@ -127,12 +127,27 @@ def measured_rows(contender: Contender) -> tuple[Row, ...]:
 
 def _believed_seconds(contender: Contender, placement: Placement, claimed_seconds: float) -> float:
     """What was seen there, else the claim as its account's record and its own pace elsewhere correct it."""
+    run_seconds = _seen_run_seconds(contender, placement)
+    if run_seconds is not None:
+        return run_seconds * max(0.0, 1.0 - contender.fraction_done)
+    by_record = contender.claim_factors.get(placement.devices, 1.0)
+    return claimed_seconds * contender.claim_factor * by_record
+
+
+def _information(contender: Contender, placement: Placement, claimed_seconds: float) -> float:
+    """What a visit there is worth; nothing where the pace was seen: it has been tried."""
+    if _seen_run_seconds(contender, placement) is not None:
+        return 0.0
+    return claimed_seconds * contender.claim_factor
+
+
+def _seen_run_seconds(contender: Contender, placement: Placement) -> float | None:
+    """What the whole run takes there at the pace that the broker saw."""
     for known, run_seconds in contender.claim_paces:
         alike = (known.devices, known.nodes) == (placement.devices, placement.nodes)
         if alike and placement.model in (None, known.model):
-            return run_seconds * max(0.0, 1.0 - contender.fraction_done)
-    by_record = contender.claim_factors.get(placement.devices, 1.0)
-    return claimed_seconds * contender.claim_factor * by_record
+            return run_seconds
+    return None
 
 
 def rate(rows: Sequence[Row], fraction_done: float, devices: float) -> float:
@@ -151,7 +166,7 @@ def rate(rows: Sequence[Row], fraction_done: float, devices: float) -> float:
     for below, above in itertools.pairwise(counts):
         if devices <= above:
             along = (devices - below) / (above - below)
-            return rates[below] + along * (rates[above] - rates[below])
+            return (1 - along) * rates[below] + along * rates[above]  # never 0, as a difference may be
     return rates[counts[-1]]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from selfsched.protocol import Placement
 from selfsched_broker.core.policies import POLICIES, policy_named
 from selfsched_broker.core.policies.selfsched import worths
 from tests.broker.auction.markets import bid, counts, job, market, rule
@@ -164,3 +165,26 @@ def test_a_move_to_measure_says_so() -> None:
     award = rule(OURS, market([alone], 2)).awards["a"]
     assert len(award.devices) == 1
     assert "to measure it there, which is expected to save" in award.reason
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("remaining", [{1: 0.0}, {1: 0.0, 2: 3e9}, {1: 3e9, 2: 0.0}, {1: 1e-9, 4: 3e9}])
+def test_a_bid_of_nothing_or_of_ever_fails_no_auction(policy: str, remaining: dict[int, float]) -> None:
+    strange = job("strange", bid(remaining, restart=0.0), 1, at_stake=("n/0",), fraction_done=1.0)
+    owed = [
+        job("strange", bid(remaining, restart=0.0), 1, at_stake=("n/0",), share=share) for share in (1, 2, 4)
+    ]
+    for odd in (strange, *owed):
+        given = counts(rule(policy_named(policy), market([odd, job("usual", bid({1: 400.0}), 2)], 2)))
+        assert 1 <= sum(given.values()) <= 2
+
+
+def test_what_was_tried_is_not_tried_again_for_what_it_might_tell() -> None:
+    doubtful = bid({1: 21_000.0, 2: 20_000.0}, restart=10, running_on=2)
+    rows = tuple(row.model_copy(update={"information_seconds": 1e9}) for row in doubtful.rows)
+    known = (Placement(devices=1, nodes=1, model="cpu"), 21_000.0)
+    for paces, got in (((), 1), ((known,), 2)):
+        liar = job(
+            "a", doubtful.model_copy(update={"rows": rows}), 1, at_stake=("n/0", "n/1"), claim_paces=paces
+        )
+        assert len(rule(OURS, market([liar], 2)).awards["a"].devices) == got

@@ -164,7 +164,7 @@ def _worth(
         if placement is None:
             return 0.0
         remaining = placement.remaining_seconds
-        if moves:
+        if moves and placement.devices != standing.held:
             remaining -= min(placement.information_seconds, MOST_LEARNED * remaining)
         gain = undone / max(remaining, _LEAST_SECONDS) / reference
         useful = gain if gain < 1 else 1 + math.log(gain)
@@ -173,6 +173,7 @@ def _worth(
             horizon = options.term_seconds
             if standing.held:
                 horizon = min(placement.remaining_seconds, horizon + LASTING * restart)
+            horizon = max(horizon, _LEAST_SECONDS)
             useful *= horizon / (horizon + options.move_gain * restart)
         worth = smallest * (urgency * useful + critical * min(gain, 1.0))
         if pace is not None:
