@@ -108,6 +108,8 @@ def hold_auction(market: Market, rule: Rule = THEMIS) -> Ruling:
     owed = {job: part * market.total_devices for job, part in weight_parts(market.contenders).items()}
     reservation = reserve_seats(market)
     visits, lost = serve_visits(market, owed, reservation)
+    if reservation.job in visits:  # from devices that others held: what was kept for it is free again
+        reservation = replace(reservation, withheld=frozenset())
     standings = standings_of(market, owed, lost)
     if rule.worths is not None:
         worths = rule.worths(standings, market)

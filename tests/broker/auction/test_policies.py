@@ -188,3 +188,17 @@ def test_what_was_tried_is_not_tried_again_for_what_it_might_tell() -> None:
             "a", doubtful.model_copy(update={"rows": rows}), 1, at_stake=("n/0", "n/1"), claim_paces=paces
         )
         assert len(rule(OURS, market([liar], 2)).awards["a"].devices) == got
+
+
+@pytest.mark.parametrize("policy", ["selfsched", "themis"])
+def test_what_was_kept_for_a_wide_job_is_free_once_it_is_served_from_elsewhere(policy: str) -> None:
+    holder = job(
+        "holder", bid({1: 900, 3: 400}, restart=20), 0, at_stake=("n0/0", "n0/1", "n0/2"),
+        age_seconds=1e4, allowed_devices=(1, 3),
+    )  # fmt: skip
+    wide = job("wide", None, 1, allowed_devices=(4,), passed_over=3, waiting_seconds=10)
+    small = job("small", bid({1: 500}, restart=20), 2, waiting_seconds=5)
+    question = market([holder, wide, small], {"n0": 4, "n1": 2}, trigger="arrival")
+    given = counts(rule(policy_named(policy), question))
+    assert given["wide"] == 4
+    assert given["small"] == 1
