@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from bench._auction_markets import Size
@@ -33,6 +31,7 @@ from bench._auction_score import (
     run_payment_error,
     run_small,
 )
+from selfsched_simulator.runs import native_output_aside
 
 SMALL_INSTANCES = 200
 LADDER = (
@@ -149,19 +148,6 @@ def draw(result: Result, path: str) -> None:
     figure.savefig(path)
 
 
-@contextmanager
-def _native_output_aside() -> Iterator[None]:
-    """HiGHS now and then writes a line to the process's standard output, past Python: to stderr with it."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table, or with `--json` one object."""
     parser = argparse.ArgumentParser(prog="python -m bench.auction", description=__doc__)
@@ -179,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("counts must be at least 1, no node may be empty and no model without a node")
     if size.gpus > MOST_GPUS or size.gpus > 128 * size.nodes:
         parser.error(f"at most {MOST_GPUS} devices, and 128 on a node")
-    with _native_output_aside():
+    with native_output_aside():
         result = run(size, options.seed, quick=options.quick)
     if options.picture:
         draw(result, options.picture)

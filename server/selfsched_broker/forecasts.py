@@ -21,10 +21,6 @@ from selfsched_broker.core.books import Books, Change, Erase, PastForecast
 from selfsched_broker.core.draft import Context, Decision
 from selfsched_broker.core.past_forecasts import Moment
 
-_Z90 = 1.2815515594
-"""90th percentile of the standard normal distribution."""
-_MOST_SECONDS = 3.2e9
-
 
 class ForecastLog:
     """Forecasts that are not stored yet, and the last one of each job.

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from selfsched.protocol import (
+    MAX_SECONDS,
     BidRow,
     Forecast,
     JobState,
@@ -22,16 +23,14 @@ from selfsched.protocol import (
     WhatIfAnswer,
     WhatIfLine,
 )
-from selfsched_broker.core.ahead.scene import Player, Scene, take_scene
+from selfsched_broker.core.ahead.draws import Z90
+from selfsched_broker.core.ahead.scene import Player, Scene, take_scene, time_on
 from selfsched_broker.core.books import Books, Job
 from selfsched_broker.core.draft import Context
 from selfsched_broker.core.leases import Refusal
 from selfsched_broker.core.look_ahead import Variant, foresee_variants
 from selfsched_broker.identity import Caller
 
-_Z90 = 1.2815515594
-"""90th percentile of the standard normal distribution."""
-_MOST_SECONDS = 3.2e9
 _UNBORN = "what-if"
 _STATED_SPREAD = 1.15
 """90 % quantile over the median of a time that a person states."""
@@ -149,21 +148,12 @@ def _unborn(books: Books, account: str, scene: Scene, asked: WhatIf) -> Player:
 
 
 def _pinned(asker: Player, count: int | None) -> Player:
-    """The job on so many devices and no others."""
+    """The job on so many devices and no others; where that row was thinned out, as on its neighbours."""
     if count is None:
         return asker
-    at = asker.counts.index(count) if count in asker.counts else None
-    seconds = asker.seconds[at] if at is not None else _between(asker, count)
+    seconds = time_on(dict(zip(asker.counts, asker.seconds, strict=True)), count)
     held = asker.held if asker.held == count else 0
     return replace(asker, counts=(count,), seconds=(seconds,), held=held)
-
-
-def _between(asker: Player, count: int) -> float:
-    """A count whose row was thinned out: as on the nearest below, or in proportion to the smallest."""
-    below = [n for n in asker.counts if n <= count]
-    if below:
-        return asker.seconds[asker.counts.index(below[-1])]
-    return asker.seconds[0] * asker.counts[0] / count
 
 
 def _asked_job(books: Books, account: str, asked: WhatIf) -> Job:
@@ -191,10 +181,10 @@ def _as_now(job: Job, now: float, asked: WhatIf) -> tuple[tuple[int, Forecast], 
 def _forecast(row: BidRow, since_seconds: float) -> Forecast:
     assert row.remaining_seconds is not None
     median = max(0.0, row.remaining_seconds - since_seconds)
-    spread = math.exp(min(row.sigma_log * _Z90, 20.0))
+    spread = math.exp(min(row.sigma_log * Z90, 20.0))
     return Forecast(
-        p10_seconds=min(row.restart_seconds + median / spread, _MOST_SECONDS),
-        p50_seconds=min(row.restart_seconds + median, _MOST_SECONDS),
-        p90_seconds=min(row.restart_seconds + median * spread, _MOST_SECONDS),
+        p10_seconds=min(row.restart_seconds + median / spread, MAX_SECONDS),
+        p50_seconds=min(row.restart_seconds + median, MAX_SECONDS),
+        p90_seconds=min(row.restart_seconds + median * spread, MAX_SECONDS),
         assumption="as_now",
     )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from selfsched.protocol import Forecast
+from selfsched.protocol import MAX_SECONDS, Forecast
 from selfsched_broker.core.ahead.cast import NEVER, Flags, Floats, Integers, make_cast
 from selfsched_broker.core.ahead.draws import deviations, factors, quantiles
 from selfsched_broker.core.ahead.play import Stage, play
@@ -28,7 +28,6 @@ from selfsched_broker.core.ahead.scene import Player, Scene
 WORLDS, FEW_WORLDS, FEWEST_WORLDS = 25, 15, 5
 """For a forecast of all jobs; for each variant of a what-if; with more than `MANY_JOBS`."""
 MANY_JOBS = 256
-_MOST_SECONDS = 3.2e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,9 +154,9 @@ def _forecast(seconds: Floats) -> Forecast | None:
     if middle >= NEVER / 100:
         return None
     return Forecast(
-        p10_seconds=min(low, _MOST_SECONDS),
-        p50_seconds=min(middle, _MOST_SECONDS),
-        p90_seconds=min(high, _MOST_SECONDS),
+        p10_seconds=min(low, MAX_SECONDS),
+        p50_seconds=min(middle, MAX_SECONDS),
+        p90_seconds=min(high, MAX_SECONDS),
         assumption="look_ahead",
     )
 

@@ -77,7 +77,6 @@ def test_a_job_that_was_not_begun(driver: Driver) -> None:
     assert on_one.ends is not None
     assert on_two.ends is not None
     assert free.ends is not None
-    # It waits for 80 s at least, until ann's own job is done, unless it is given her device sooner.
     assert on_one.ends.p50_seconds >= 1000.0 * 0.99
     assert on_two.starts is not None
     assert on_two.starts.p50_seconds > 100.0

@@ -157,7 +157,7 @@ def _player(books: Books, ctx: Context, job: Job, times: dict[int, float], guess
         sigma = max((row.sigma_log for row in job.bid.rows if row.remaining_seconds is not None), default=0.0)
         low, high = math.exp(-Z90 * min(sigma, 4.0)), math.exp(Z90 * min(sigma, 4.0))
     if held and held not in times:
-        times[held] = _between(times, held)
+        times[held] = time_on(times, held)
     forecast = pulse.forecast if pulse is not None and known else None
     if held and forecast is not None and pulse is not None:
         since = now - pulse.reported_at
@@ -210,8 +210,8 @@ def _guessed(
     return {n: max(seconds, 1.0) * (on / n) ** _GUESSED_SCALING for n in counts}, sigma
 
 
-def _between(times: Mapping[int, float], count: int) -> float:
-    """Time on a count that was not bid for: as on the nearest below, or in proportion."""
+def time_on(times: Mapping[int, float], count: int) -> float:
+    """Time on a count; on one that was not bid for as on the nearest below, or in proportion."""
     below = [n for n in times if n <= count]
     return times[max(below)] if below else times[min(times)] * min(times) / count
 

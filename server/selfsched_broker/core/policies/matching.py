@@ -100,7 +100,7 @@ def _cheapest(rows: Sequence[Row], model: str, devices: int) -> Row | None:
     return min(fitting, key=lambda row: (row.devices * row.remaining_seconds, row.devices), default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Cells:
     """Jobs on models, those that can be: one entry of each array for each."""
 
@@ -117,8 +117,8 @@ class _Cells:
     matrix: csr_matrix = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "unit", float(self.seconds.max()))
-        object.__setattr__(self, "matrix", self._matrix())
+        self.unit = float(self.seconds.max())
+        self.matrix = self._matrix()
 
     def _matrix(self) -> csr_matrix:
         """The constraints: work of each job, time of each job, devices of each model; T comes last."""
