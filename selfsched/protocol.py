@@ -555,6 +555,8 @@ class DeviceView(Message):
     detail: Text = ""
     memory_used_bytes: Count | None = None
     utilisation: Fraction | None = None
+    processes: Annotated[tuple[DeviceProcess, ...], Field(max_length=64)] = ()
+    """What its node sees on it, those with the most memory first; strangers' among them."""
 
 
 class ClusterView(Message):

@@ -19,7 +19,9 @@ from selfsched_broker.api.jobs import Calls
 from selfsched_broker.service import CLUSTER
 
 router = APIRouter(tags=["people"])
-_CLUSTER_CLOCKS = frozenset({"since_seconds", "next_tick_seconds", "memory_used_bytes", "utilisation"})
+_CLUSTER_CLOCKS = frozenset(
+    {"since_seconds", "next_tick_seconds", "memory_used_bytes", "utilisation", "used_bytes"}
+)
 _LONGEST_NUMBER = 15
 
 

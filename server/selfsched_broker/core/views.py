@@ -7,6 +7,7 @@ a device is told as an account only.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from selfsched.protocol import (
     AccountView,
@@ -14,6 +15,7 @@ from selfsched.protocol import (
     AwardView,
     ClaimsHeld,
     ClusterView,
+    DeviceProcess,
     DeviceSpan,
     DeviceState,
     DeviceView,
@@ -31,6 +33,9 @@ from selfsched_broker.core.draft import Context
 from selfsched_broker.core.leases import Refusal
 from selfsched_broker.core.shares import age_seconds, share_over_life
 from selfsched_broker.core.track_record import TrackRecord
+
+_MOST_PROCESSES = 64
+"""Of one device that are shown."""
 
 
 def instructions(books: Books, ctx: Context, job_id: str) -> Instructions:
@@ -228,7 +233,12 @@ def _device_view(books: Books, ctx: Context, device: Device) -> DeviceView:
         detail=_detail(books, device),
         memory_used_bytes=pulse.memory_used_bytes if pulse else None,
         utilisation=pulse.utilisation if pulse else None,
+        processes=_largest_first(pulse.processes) if pulse else (),
     )
+
+
+def _largest_first(processes: Sequence[DeviceProcess]) -> tuple[DeviceProcess, ...]:
+    return tuple(sorted(processes, key=lambda p: -(p.used_bytes or 0))[:_MOST_PROCESSES])
 
 
 def _detail(books: Books, device: Device) -> str:

@@ -84,6 +84,7 @@ def test_u15_the_cluster_shows_holders_by_account_and_strangers_by_owner_and_pro
     assert (view["n/cpu0"].account, view["n/cpu0"].state.value) == ("ann", "held")
     assert view["n/cpu1"].account is None
     assert view["n/cpu1"].detail == "in use without a lease by mallory (process 123)"
+    assert view["n/cpu1"].processes == (stranger,), "with what it takes of the memory"
     second = driver.register("bob", 1, 1)
     assert driver.held(second) == [], "a stranger's device is not offered"
 
