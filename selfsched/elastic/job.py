@@ -59,6 +59,15 @@ class JobDescription(BaseModel):
     """How long to wait for the first devices; None: as long as it takes."""
     priority: float = Field(default=1.0, gt=0)
 
+    detached: bool = False
+    """It goes on when its user's process is gone."""
+    notebook: str | None = None
+    """Path of the notebook it was started from, as its Jupyter server names it."""
+    kernel_id: str | None = None
+    """That notebook's kernel."""
+    started_at_unix: float | None = None
+    """When its user started it."""
+
     def write(self) -> None:
         """Write it into the run's directory, private to the user."""
         path = self.run_directory / FILE_NAME
