@@ -128,6 +128,8 @@ def replay(
 ) -> None:
     """Replay a log of jobs that have run: what would this broker have done with them?
 
+    A broker's own books know its devices; any other log needs --gpus or --cluster.
+
     Example: selfsched-broker replay sacct.txt --policy fifo,selfsched --cluster 16x8:a100 --html page.html
     """
     every = term or round_seconds or SimulationOptions(cluster=one_node(1)).term_seconds

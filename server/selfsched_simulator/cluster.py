@@ -21,7 +21,8 @@ _MOST_ON_A_NODE = 1024
 _PART = re.compile(
     r"^(?:(?P<nodes>\d{1,6})x)?(?P<devices>\d{1,6})(?::(?P<model>[A-Za-z0-9][A-Za-z0-9._-]{0,63}))?$"
 )
-_ONE_MODEL = "gpu"
+ONE_MODEL = "gpu"
+"""Where nothing is said of models."""
 
 Layout = tuple[tuple[str, int], ...]
 """A job's devices, node by node in the nodes' order: (model, how many)."""
@@ -99,8 +100,8 @@ def one_node(devices: int) -> Cluster:
     full, rest = divmod(devices, _MOST_ON_A_NODE)
     sizes = [_MOST_ON_A_NODE] * full + ([rest] if rest else [])
     if len(sizes) == 1:
-        return Cluster((NodeSpec("node", _ONE_MODEL, devices),))
-    return Cluster(tuple(NodeSpec(f"node-{at:02}", _ONE_MODEL, size) for at, size in enumerate(sizes)))
+        return Cluster((NodeSpec("node", ONE_MODEL, devices),))
+    return Cluster(tuple(NodeSpec(f"node-{at:02}", ONE_MODEL, size) for at, size in enumerate(sizes)))
 
 
 def parse_cluster(text: str) -> Cluster:
@@ -122,7 +123,7 @@ def parse_cluster(text: str) -> Cluster:
             raise Refused(f"--cluster {text[:80]!r} has a part without devices: {part[:40]!r}")
         if devices > _MOST_ON_A_NODE:
             raise Refused(f"--cluster: a node has at most {_MOST_ON_A_NODE} devices, {part[:40]!r} has more")
-        parts.append((nodes, devices, found["model"] or _ONE_MODEL))
+        parts.append((nodes, devices, found["model"] or ONE_MODEL))
     total = sum(nodes * devices for nodes, devices, _ in parts)
     if total > MOST_DEVICES:
         raise Refused(f"--cluster {text[:80]!r} has {total} devices, at most {MOST_DEVICES} are simulated")

@@ -2,21 +2,26 @@
 
 What a job's run takes is told by what it held: with w_n the seconds it held n devices and s_n its speed on n
 relative to the count it held longest, its work is the sum of w_n s_n, and on n devices it would have
-taken that / s_n. The relative speeds are those of its last standing bid; a count that it never bid
-for it is not replayed on.
+taken that / s_n. The relative speeds are those of its last standing bid, between its rows as the broker
+reads them (`fairness.rate`). A job without a bid is known on the count it held longest alone; what it had
+on others counts by the device.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections import defaultdict
-from contextlib import closing
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from selfsched.errors import Refused
-from selfsched_broker.core.books import Holding, Job, Lease
+from selfsched.protocol import Resume
+from selfsched_broker.core.books import Device, Holding, Job, Lease
+from selfsched_broker.core.fairness import Row, rate
 from selfsched_broker.store.tables import from_body
+from selfsched_simulator.cluster import ONE_MODEL, Cluster, NodeSpec
 from selfsched_simulator.logs import BOOKS_FILE, Log, LoggedJob
 
 
@@ -29,14 +34,10 @@ def read_history(path: Path) -> Log:
     Raises:
         Refused: they cannot be read.
     """
-    file = path / BOOKS_FILE if path.is_dir() else path
-    try:
-        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as books:
-            jobs: list[Job] = _records(books, "jobs", Job)
-            leases: list[Lease] = _records(books, "leases", Lease)
-            holdings: list[Holding] = _records(books, "holdings", Holding)
-    except (sqlite3.Error, ValueError) as error:
-        raise Refused(f"cannot read the books {file}: {str(error).splitlines()[0]}") from None
+    with _open_books(path) as books:
+        jobs: list[Job] = _records(books, "jobs", Job)
+        leases: list[Lease] = _records(books, "leases", Lease)
+        holdings: list[Holding] = _records(books, "holdings", Holding)
     job_of = {lease.id: lease.job for lease in leases}
     granted = {lease.id: lease.granted_at for lease in leases}
     held: dict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -47,6 +48,37 @@ def read_history(path: Path) -> Log:
     for job in sorted(jobs, key=lambda job: job.number):
         _take(log, job, held[job.id])
     return log
+
+
+def read_devices(path: Path) -> Cluster:
+    """The cluster that a broker's books know: its nodes with the devices that are not drained.
+
+    Devices of several models are taken as one, since jobs of the books are: what a run would have taken
+    on another model is told nowhere.
+
+    Raises:
+        Refused: they cannot be read, or know no device.
+    """
+    with _open_books(path) as books:
+        devices: list[Device] = _records(books, "devices", Device)
+    counts = Counter(device.node for device in devices if not device.drained)
+    if not counts:
+        raise Refused(f"the books {path} know no device: say how many there are with --gpus or --cluster")
+    models = {device.model for device in devices}
+    model = models.pop() if len(models) == 1 else ONE_MODEL
+    return Cluster(tuple(NodeSpec(node, model, counts[node]) for node in sorted(counts)))
+
+
+@contextmanager
+def _open_books(path: Path) -> Iterator[sqlite3.Connection]:
+    file = path / BOOKS_FILE if path.is_dir() else path
+    if not file.is_file():
+        raise Refused(f"there are no books {file}: name a broker's state directory, or its {BOOKS_FILE}")
+    try:
+        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as books:
+            yield books
+    except (sqlite3.Error, ValueError) as error:
+        raise Refused(f"cannot read the books {file}: {str(error).splitlines()[0]}") from None
 
 
 def _records(books: sqlite3.Connection, table: str, kind: type[Any]) -> list[Any]:
@@ -62,7 +94,7 @@ def _take(log: Log, job: Job, spans: list[tuple[float, float]]) -> None:
         log.left_out["jobs that never had a device"] += 1
     else:
         longest = max(held, key=lambda count: (held[count], count))
-        speeds = _relative_speeds(job, longest)
+        speeds = _relative_speeds(job, longest, held)
         work = sum(seconds * speeds.get(count, count / longest) for count, seconds in held.items())
         log.jobs.append(
             LoggedJob(
@@ -71,22 +103,24 @@ def _take(log: Log, job: Job, spans: list[tuple[float, float]]) -> None:
                 submitted_seconds=job.registered_at,
                 gpus=max(speeds),
                 seconds={count: work / speed for count, speed in speeds.items()},
-                resume=job.resume,
+                # A program that cannot resume states its time, which no trace knows.
+                resume=Resume.SAME_SIZE if job.resume is Resume.NEVER else job.resume,
             )
         )
 
 
-def _relative_speeds(job: Job, longest: int) -> dict[int, float]:
-    """Speed on each count it could run on, relative to the one it held longest."""
-    rows = job.bid.rows if job.bid else ()
-    left = {
-        row.placement.devices: row.remaining_seconds
-        for row in rows
-        if row.placement.nodes == 1 and row.remaining_seconds
-    }
-    if longest not in left:
+def _relative_speeds(job: Job, longest: int, held: Iterable[int]) -> dict[int, float]:
+    """Speed on each count that it bid for or held, relative to the one it held longest."""
+    rows = [
+        Row(row.placement.devices, row.placement.nodes, None, row.remaining_seconds, row.restart_seconds)
+        for row in (job.bid.rows if job.bid else ())
+        if row.remaining_seconds  # at its very end nothing remains anywhere: that tells no speeds
+    ]
+    if not rows:
         return {longest: 1.0}
-    return {count: left[longest] / seconds for count, seconds in left.items()}
+    counts = sorted({row.devices for row in rows} | set(held))
+    unit = rate(rows, 0.0, longest)
+    return {count: rate(rows, 0.0, count) / unit for count in counts}
 
 
 def seconds_by_count(spans: list[tuple[float, float]]) -> dict[int, float]:

@@ -8,8 +8,9 @@
   comes from how long it held how many devices, and for other counts from its last standing bid.
 
 Instants are counted from the first submission. A job is taken to need what it had used, whether it
-finished, failed or was cancelled. One that is wider than the cluster is capped (as if it scaled
-linearly) or left out; either is said in the trace's notes.
+finished, failed or was cancelled. One that is wider than the cluster runs on the most devices that it is
+known on; where it is known on none it is capped (as if it scaled linearly). Or it is left out. All of it
+is said in the trace's notes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -84,13 +85,13 @@ def format_of(path: Path) -> Format:
     Raises:
         Refused: it cannot be read, or is none that is known.
     """
-    if path.is_dir() and (path / BOOKS_FILE).exists():
-        return "own"
-    try:
-        with path.open("rb") as file:
-            start = file.read(4096)
-    except OSError as error:
-        raise Refused(f"cannot read the log {path}: {error}") from None
+    if path.is_dir():
+        if (path / BOOKS_FILE).exists():
+            return "own"
+        raise Refused(
+            f"{path} is a directory without {BOOKS_FILE}: name a log, or a broker's state directory"
+        )
+    start = _beginning(path)
     if start.startswith(_SQLITE_MAGIC):
         return "own"
     header = start.split(b"\n", 1)[0].decode("utf-8", "replace")
@@ -104,12 +105,37 @@ def format_of(path: Path) -> Format:
     )
 
 
+def _beginning(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(4096)
+    except OSError as error:
+        raise Refused(f"cannot read the log {path}: {error.strerror or error}") from None
+
+
+def refuse_other_format(path: Path, kind: Format) -> None:
+    """Refuse a file that is plainly not what `--format` says.
+
+    Raises:
+        Refused: books that are called a text, or a directory or text that is called books.
+    """
+    is_own = format_of(path) == "own" if path.is_dir() else _beginning(path).startswith(_SQLITE_MAGIC)
+    if is_own and kind != "own":
+        raise Refused(
+            f"{path} is a broker's books, not a {kind} log: leave --format out, or say --format own"
+        )
+    if not is_own and kind == "own":
+        raise Refused(f"{path} is no broker's books (SQLite): leave --format out, or say philly or slurm")
+
+
 def read_log(path: Path, cluster: Cluster, options: LogOptions, kind: Format | None = None) -> Trace:
     """Read a log as a trace for a cluster.
 
     Raises:
         Refused: it cannot be read, or nothing of it can be replayed.
     """
+    if kind is not None:
+        refuse_other_format(path, kind)
     from selfsched_simulator.history import read_history
 
     readers: dict[Format, Callable[[Path], Log]] = {
@@ -144,22 +170,36 @@ def to_trace(log: Log, path: Path, cluster: Cluster, options: LogOptions) -> Tra
         named = job if seen[job.name] == 1 else replace(job, name=again)
         jobs.append(_trace_job(named, origin, cluster, options))
     notes = [f"{count} rows left out: {why}" for why, count in log.left_out.items()]
-    if wide:
-        done = "capped to it, as if they scaled linearly" if options.wider == "cap" else "left out"
-        listed = count_names(f"{job.name} ({job.gpus})" for job in wide)
-        notes.append(f"{len(wide)} jobs are wider than the {cluster.devices} devices, and {done}: {listed}")
+    notes += _notes_on_wide(wide, cluster, options)
     return Trace(kind="rigid", jobs=tuple(jobs), notes=tuple(notes))
 
 
+def _notes_on_wide(wide: Sequence[LoggedJob], cluster: Cluster, options: LogOptions) -> Iterator[str]:
+    known = [job for job in wide if min(job.seconds) <= cluster.devices]
+    guessed = [job for job in wide if min(job.seconds) > cluster.devices]
+    groups: list[tuple[Sequence[LoggedJob], str]] = [
+        (known, "run on fewer at the speed they bid for"),
+        (guessed, "capped to it, as if they scaled linearly"),
+    ]
+    if options.wider == "leave-out":
+        groups = [(wide, "left out")]
+    for jobs, done in groups:
+        if jobs:
+            listed = count_names(f"{job.name} ({job.gpus})" for job in jobs)
+            yield f"{len(jobs)} jobs are wider than the {cluster.devices} devices, and {done}: {listed}"
+
+
 def _trace_job(job: LoggedJob, origin: float, cluster: Cluster, options: LogOptions) -> TraceJob:
-    gpus = min(job.gpus, cluster.devices)
-    seconds = dict(job.seconds)
-    if gpus < job.gpus:
-        seconds[gpus] = seconds[job.gpus] * job.gpus / gpus
-    if options.elastic is not None and len(seconds) == 1:
-        counts = {2**power for power in range(gpus.bit_length()) if 2**power <= gpus} | {gpus}
-        seconds |= {n: seconds[gpus] * (gpus / n) ** options.elastic for n in counts if n != gpus}
-    fitting = {count: value for count, value in seconds.items() if count <= cluster.devices}
+    fitting = {count: value for count, value in job.seconds.items() if count <= cluster.devices}
+    if not fitting:
+        narrowest = min(job.seconds)
+        fitting = {cluster.devices: job.seconds[narrowest] * narrowest / cluster.devices}
+    gpus = max(fitting)
+    resume = job.resume
+    if options.elastic is not None and len(fitting) == 1:
+        counts = {2**power for power in range(gpus.bit_length()) if 2**power <= gpus}
+        fitting |= {n: fitting[gpus] * (gpus / n) ** options.elastic for n in counts if n != gpus}
+        resume = Resume.ELASTIC if len(fitting) > 1 else resume
     return TraceJob(
         name=job.name,
         arrival_seconds=job.submitted_seconds - origin,
@@ -167,7 +207,7 @@ def _trace_job(job: LoggedJob, origin: float, cluster: Cluster, options: LogOpti
         speed=by_count(fitting, cluster),
         gpus=gpus,
         alone_seconds=fitting[gpus],
-        resume=Resume.ELASTIC if len(fitting) > 1 else job.resume,
+        resume=resume,
     )
 
 

@@ -11,7 +11,7 @@ from selfsched_simulator.cluster import MOST_DEVICES, Cluster, one_node, parse_c
 from selfsched_simulator.elastic import read_elastic, read_step_times, read_work
 from selfsched_simulator.faults import FaultOptions, read_outages
 from selfsched_simulator.job import Habits
-from selfsched_simulator.logs import Format, LogOptions, read_log
+from selfsched_simulator.logs import Format, LogOptions, format_of, read_log
 from selfsched_simulator.mixed import read_mixed, read_throughput
 from selfsched_simulator.options import SimulationOptions
 from selfsched_simulator.trace import Kind, Trace, kind_of, read_rigid
@@ -84,10 +84,16 @@ def build_replay(path: Path, words: Words, options: LogOptions, kind: Format | N
     Raises:
         Refused: something is wrong; the message says what.
     """
+    from selfsched_simulator.history import read_devices  # brings the store's tables along
+
     _check_numbers(words)
     _between("--first", options.first, 1, 1e8)
     _between("--elastic", options.elastic, 0, 1)
-    cluster = choose_cluster(words.gpus, words.cluster)
+    kind = kind or format_of(path)
+    if kind == "own" and words.gpus is None and words.cluster is None:
+        cluster = read_devices(path)
+    else:
+        cluster = choose_cluster(words.gpus, words.cluster)
     trace = read_log(path, cluster, options, kind)
     return Scenario(trace=trace, options=build_options(cluster, words), seeds=words.seeds)
 

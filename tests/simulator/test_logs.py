@@ -145,9 +145,9 @@ def test_a_bad_log_is_refused_in_plain_words(tmp_path: Path, text: str, words: s
 
 
 def test_what_is_not_there_or_not_ours_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="cannot read the log"):
+    with pytest.raises(Refused, match=r"cannot read the log .*none: No such file or directory$"):
         format_of(tmp_path / "none")
-    with pytest.raises(Refused, match="cannot read the log"):
+    with pytest.raises(Refused, match=r"is a directory without books\.sqlite: name a log, or"):
         format_of(tmp_path)
     (tmp_path / "books.sqlite").write_bytes(b"SQLite format 3\x00" + bytes(100))
     with pytest.raises(Refused, match="cannot read the books"):
@@ -160,11 +160,70 @@ def test_held_devices_become_seconds_by_count() -> None:
     assert seconds_by_count([(0, 5), (5, 9)]) == {1: 9}
 
 
+def test_a_format_that_the_file_plainly_is_not_is_refused(tmp_path: Path) -> None:
+    books, text = tmp_path / "books.sqlite", tmp_path / "sacct.txt"
+    books.write_bytes(b"SQLite format 3\x00" + bytes(100))
+    text.write_text(SLURM)
+    for path, kind, words in (
+        (books, "slurm", "is a broker's books, not a slurm log: leave --format out"),
+        (tmp_path, "philly", "is a broker's books, not a philly log"),
+        (text, "own", "is no broker's books"),
+    ):
+        refused = CliRunner().invoke(replay_app, [str(path), "--format", kind, "--gpus", "2"])
+        assert refused.exit_code == 2
+        assert words in " ".join(refused.stderr.split())
+    books.unlink()
+    refused = CliRunner().invoke(replay_app, [str(tmp_path), "--format", "slurm", "--gpus", "2"])
+    assert refused.exit_code == 2
+    assert "Errno" not in refused.stderr
+
+
 def test_a_brokers_own_books_are_replayed_at_the_speed_they_show(tmp_path: Path) -> None:
     """A run is written into books as a broker writes them, then read back as a log."""
+    truth = {"narrow": {1: 100.0}, "wide": {1: 400.0, 2: 200.0}}
+    state = books_of_a_run(tmp_path, truth, devices=2)
+
+    trace = read_log(state, one_node(2), LogOptions())
+    assert [job.account for job in trace.jobs] == ["account-narrow", "account-wide"]
+    assert [job.arrival_seconds for job in trace.jobs] == pytest.approx([0.0, 1.0])
+    for job, (_, seconds) in zip(trace.jobs, truth.items(), strict=True):
+        found = {place.devices: value for place, value in job.speed.placements.items()}
+        assert found == pytest.approx(seconds, rel=0.05)
+    assert trace.notes == ()
+
+
+def test_own_jobs_run_on_fewer_devices_at_the_speed_they_bid_for(tmp_path: Path) -> None:
+    """It held four devices all its life; what it bid for two is known, and is not twice its time on four."""
+    state = books_of_a_run(tmp_path, {"wide": {1: 400.0, 2: 250.0, 4: 180.0}}, devices=4)
+    trace = read_log(state, one_node(3), LogOptions())
+    (job,) = trace.jobs
+    found = {place.devices: value for place, value in job.speed.placements.items()}
+    assert found == pytest.approx({1: 400.0, 2: 250.0}, rel=0.01)
+    assert (job.gpus, job.resume) == (2, Resume.ELASTIC)
+    assert trace.notes == (
+        "1 jobs are wider than the 3 devices, and run on fewer at the speed they bid for: job-1 (4)",
+    )
+
+
+def test_a_brokers_own_books_know_their_devices(tmp_path: Path) -> None:
+    state = books_of_a_run(tmp_path, {"narrow": {1: 100.0}, "wide": {1: 400.0, 2: 200.0}}, devices=2)
+    common = ["--policy", "fifo", "--restart", "0", "--json"]
+    alike = [
+        CliRunner().invoke(replay_app, [str(state), *common, *given]) for given in ([], ["--gpus", "2"])
+    ]
+    assert [result.exit_code for result in alike] == [0, 0]
+    first, second = (json.loads(result.stdout) | {"wall_s": 0} for result in alike)
+    assert first == second
+    (tmp_path / "philly.csv").write_text(PHILLY)
+    refused = CliRunner().invoke(replay_app, [str(tmp_path / "philly.csv"), *common])
+    assert refused.exit_code == 2
+    assert "--gpus is missing" in refused.stderr
+
+
+def books_of_a_run(tmp_path: Path, truth: dict[str, dict[int, float]], *, devices: int) -> Path:
+    """The state directory of a broker under which these elastic jobs ran, one after the other."""
     state = tmp_path / "state"
     state.mkdir(mode=0o700)
-    truth = {"narrow": {1: 100.0}, "wide": {1: 400.0, 2: 200.0}}
     jobs = [
         TraceJob(
             name=name,
@@ -179,19 +238,12 @@ def test_a_brokers_own_books_are_replayed_at_the_speed_they_show(tmp_path: Path)
     ]
     history: list[Said] = []
     options = SimulationOptions(
-        cluster=one_node(2), term_seconds=60.0, habits=Habits(restart_seconds=0.5), report_seconds=5.0
+        cluster=one_node(devices), term_seconds=60.0, habits=Habits(restart_seconds=0.5), report_seconds=5.0
     )
     simulation = Simulation(jobs, policy_named("themis"), options, listener=history.append)
     simulation.run()
     write_books(state, history, simulation.rules)
-
-    trace = read_log(state, one_node(2), LogOptions())
-    assert [job.account for job in trace.jobs] == ["account-narrow", "account-wide"]
-    assert [job.arrival_seconds for job in trace.jobs] == pytest.approx([0.0, 1.0])
-    for job, (_, seconds) in zip(trace.jobs, truth.items(), strict=True):
-        found = {place.devices: value for place, value in job.speed.placements.items()}
-        assert found == pytest.approx(seconds, rel=0.05)
-    assert trace.notes == ()
+    return state
 
 
 def write_books(state: Path, history: list[Said], rules: Rules) -> None:
