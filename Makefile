@@ -11,11 +11,12 @@ help:
 setup: $(STAMP)
 
 # PyTorch goes first, by its pinned version, so that nothing after it can change the build.
-$(STAMP): pyproject.toml constraints.txt
+# The built front end of JupyterLab's extension is copied into the environment: a new one, a new copy.
+$(STAMP): pyproject.toml constraints.txt jupyter_ext/pyproject.toml $(wildcard jupyter_ext/selfsched_jupyter/labextension/package.json)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "selfsched needs Python 3.11 or newer; try make PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,jupyter,jupyterhub,dev]' -e ./jupyter_ext
 	@touch $@
 
 demo: setup
@@ -37,6 +38,7 @@ bench: setup
 build: setup
 	$(BIN)/python -m pip install --quiet build
 	$(BIN)/python -m build
+	$(BIN)/python -m build --outdir dist jupyter_ext
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,84 @@
+"""What the extension answers: a status, a body and the few headers that pass.
+
+Whatever is no success is a problem document, as the broker's are. `code` is what a program
+acts on; next to the broker's own codes (`selfsched.protocol.ProblemCode`) there are:
+
+no_broker           there is none to ask: nothing is set, no lab's and no private one runs
+broker_unreachable  there should be one, but it does not answer, or too slowly
+not_a_broker        something else answers at its address: a redirect, a proxy's page
+other_version       it answers with what this version of selfsched cannot read
+settings_invalid    a SELFSCHED_* name or an entry of the config file is wrong
+jupyter_refused     Jupyter's server refuses: not logged in, another site, no xsrf token, no right
+not_forwarded       this extension does not forward such a call
+no_such_run         no run of that name lies on this machine
+internal_error      a mistake of this extension's own
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+from http import HTTPStatus
+
+from selfsched.protocol import Problem
+
+JSON = "application/json"
+PROBLEM = "application/problem+json"
+
+
+class OwnCode(StrEnum):
+    """`code` of the problems that the extension itself has to tell."""
+
+    NO_BROKER = "no_broker"
+    UNREACHABLE = "broker_unreachable"
+    NOT_A_BROKER = "not_a_broker"
+    OTHER_VERSION = "other_version"
+    SETTINGS = "settings_invalid"
+    JUPYTER_REFUSED = "jupyter_refused"
+    NOT_FORWARDED = "not_forwarded"
+    NO_SUCH_RUN = "no_such_run"
+    INTERNAL = "internal_error"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """One answer, complete."""
+
+    status: int
+    body: bytes = b""
+    media: str = JSON
+    etag: str | None = None
+    retry_after: str | None = None
+
+    @property
+    def is_news(self) -> bool:
+        """Whether it brings what was asked for."""
+        return self.status == HTTPStatus.OK
+
+    @property
+    def is_trouble(self) -> bool:
+        """Whether the broker should be looked for again: it is away, it is another, or does not know us."""
+        return self.status >= HTTPStatus.INTERNAL_SERVER_ERROR or self.status == HTTPStatus.UNAUTHORIZED
+
+    def unless_known(self, etag: str | None) -> Answer:
+        """This answer; without its body for who has it already."""
+        if self.is_news and etag is not None and self.etag == etag:
+            return not_modified(etag)
+        return self
+
+
+def not_modified(etag: str | None) -> Answer:
+    """There is nothing new."""
+    return Answer(status=HTTPStatus.NOT_MODIFIED, etag=etag)
+
+
+def tag_of(body: bytes) -> str:
+    """An ETag for a body that came without one."""
+    return f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+
+
+def trouble(status: int, code: str, detail: str, *, retry_after: str | None = None) -> Answer:
+    """A problem document of the extension's own."""
+    document = Problem(status=status, code=code, title=HTTPStatus(status).phrase, detail=detail[:2000])
+    return Answer(status=status, body=document.to_json().encode(), media=PROBLEM, retry_after=retry_after)

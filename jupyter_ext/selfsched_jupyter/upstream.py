@@ -1,0 +1,231 @@
+"""Calls of one broker, as the user. The only module here that knows HTTP.
+
+Whatever goes wrong comes out as an answer in words: a broker that is away or slow, a redirect
+(never followed: it could lead the token anywhere), a page of something else, a body that is
+cut off, too large or of another version. The token is in the headers of the calls and nowhere
+else: not in an answer, not in a log, not in an exception's text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from contextlib import suppress
+from http import HTTPStatus
+from pathlib import Path
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+
+from selfsched.errors import InvalidMessage
+from selfsched.protocol import Problem, parse
+from selfsched_jupyter.allowed import BrokerCall, Route
+from selfsched_jupyter.answers import JSON, PROBLEM, Answer, OwnCode, not_modified, tag_of, trouble
+from selfsched_jupyter.finding import Found
+
+CONNECT_SECONDS = 2.0
+REPLY_SECONDS = 6.0
+"""Longest wait for an answer that is not held back on purpose."""
+LARGEST_ANSWER_BYTES = 16 * 1024 * 1024
+_CHECKED_AT_ONCE_BYTES = 32 * 1024
+"""A larger answer is checked in a thread: the server's other users must not wait for it."""
+_RETRY_AFTER_DIGITS = 4
+
+
+class Upstream:
+    """One broker.
+
+    Args:
+        found: where it is and who we are.
+        transport: stands in for the network in tests.
+    """
+
+    def __init__(self, found: Found, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        assert found.address is not None
+        self.found = found
+        self._address = found.address
+        self._socket = found.address.socket if transport is None else None
+        headers = {"Accept": JSON}
+        if found.token is not None:
+            headers["Authorization"] = f"Bearer {found.token}"
+        if transport is None:
+            uds = str(self._socket) if self._socket is not None else None
+            transport = httpx.AsyncHTTPTransport(uds=uds, verify=found.verify, trust_env=False)
+        self._http = httpx.AsyncClient(
+            base_url=found.address.url,
+            transport=transport,
+            headers=headers,
+            trust_env=False,
+            follow_redirects=False,
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def ask(self, call: BrokerCall, *, etag: str | None = None) -> Answer:
+        """Make a call.
+
+        Args:
+            call: which.
+            etag: what we have: held back by the broker, at most `call.wait_seconds`, while it
+                is still so.
+        """
+        try:
+            async with asyncio.timeout(call.wait_seconds + CONNECT_SECONDS + REPLY_SECONDS):
+                return await self._asked(call, etag)
+        except TimeoutError:
+            return self._unreachable("it did not answer in time", HTTPStatus.GATEWAY_TIMEOUT)
+        except (OSError, httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, RuntimeError) as error:
+            # httpx has no class of its own for a client that was closed in between.
+            return self._unreachable(_words(error), HTTPStatus.SERVICE_UNAVAILABLE)
+
+    async def _asked(self, call: BrokerCall, etag: str | None) -> Answer:
+        try:
+            return await self._sent(call, etag)
+        except httpx.RemoteProtocolError:
+            # Most likely an idle connection that a restarted broker no longer knows. Asking a
+            # second time has no effect of its own: it is a GET, or it has a key.
+            if call.route.method != "GET" and call.key is None:
+                raise
+            return await self._sent(call, etag)
+
+    async def _sent(self, call: BrokerCall, etag: str | None) -> Answer:
+        if self._socket is not None:
+            await _knock(self._socket)
+        request = self._http.build_request(
+            call.route.method,
+            call.path,
+            params=self._parameters(call),
+            content=call.body,
+            headers=_headers(call, etag),
+            timeout=httpx.Timeout(call.wait_seconds + REPLY_SECONDS, connect=CONNECT_SECONDS),
+        )
+        answer = await self._http.send(request, stream=True)
+        try:
+            body = await self._read(answer)
+        finally:
+            await answer.aclose()
+        if body is None:
+            return self._not_a_broker(f"more than {LARGEST_ANSWER_BYTES} bytes")
+        return await self._judged(call, answer, body)
+
+    @staticmethod
+    def _parameters(call: BrokerCall) -> dict[str, str] | None:
+        parameters = dict(call.parameters)
+        if call.wait_seconds > 0:
+            parameters["wait_seconds"] = f"{call.wait_seconds:.3f}"
+        return parameters or None
+
+    @staticmethod
+    async def _read(answer: httpx.Response) -> bytes | None:
+        """The whole body; None: it is too large."""
+        content = bytearray()
+        async for chunk in answer.aiter_bytes():
+            content += chunk
+            if len(content) > LARGEST_ANSWER_BYTES:
+                return None
+        return bytes(content)
+
+    # --- what it means ---------------------------------------------------------------
+
+    async def _judged(self, call: BrokerCall, answer: httpx.Response, body: bytes) -> Answer:
+        if answer.status_code == HTTPStatus.NOT_MODIFIED:
+            return not_modified(answer.headers.get("etag"))
+        media = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if answer.is_redirect:
+            return self._not_a_broker(f"a redirect (status {answer.status_code}), which is not followed")
+        if media not in (JSON, PROBLEM):
+            if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                words = f"something in front of it answers with status {answer.status_code}"
+                return self._unreachable(words, HTTPStatus.SERVICE_UNAVAILABLE)
+            return self._not_a_broker(f"status {answer.status_code} with {media[:60] or 'nothing'!r}")
+        if answer.is_success:
+            return await self._success(call.route, answer, body)
+        return self._refusal(answer, body)
+
+    async def _success(self, route: Route, answer: httpx.Response, body: bytes) -> Answer:
+        if len(body) <= _CHECKED_AT_ONCE_BYTES:
+            fits = _fits(route, body)
+        else:
+            fits = await asyncio.to_thread(_fits, route, body)
+        if not fits:
+            words = f"the broker at {self._address} sends what this version of selfsched cannot read"
+            return trouble(HTTPStatus.BAD_GATEWAY, OwnCode.OTHER_VERSION, f"{words}: {_VERSION_ADVICE}")
+        etag = None
+        if route.method == "GET":
+            etag = answer.headers.get("etag") or tag_of(body)
+        return Answer(status=HTTPStatus.OK, body=body, etag=etag)
+
+    def _refusal(self, answer: httpx.Response, body: bytes) -> Answer:
+        try:
+            problem = parse(Problem, body)
+        except InvalidMessage:
+            return self._not_a_broker(f"status {answer.status_code} without a problem document")
+        retry_after = answer.headers.get("retry-after", "")
+        usable = retry_after.isascii() and retry_after.isdigit() and len(retry_after) <= _RETRY_AFTER_DIGITS
+        return Answer(
+            status=answer.status_code,
+            body=problem.to_json().encode(),
+            media=PROBLEM,
+            retry_after=retry_after if usable else None,
+        )
+
+    def _unreachable(self, words: str, status: int) -> Answer:
+        detail = f"no answer from the broker at {self._address}: {words}"
+        return trouble(status, OwnCode.UNREACHABLE, detail, retry_after="2")
+
+    def _not_a_broker(self, what: str) -> Answer:
+        detail = f"what answers at {self._address} is no selfsched broker: it sent {what}"
+        return trouble(HTTPStatus.BAD_GATEWAY, OwnCode.NOT_A_BROKER, f"{detail}; check SELFSCHED_BROKER")
+
+
+_VERSION_ADVICE = "one of the two is older; install the same version of selfsched for both"
+
+
+def _headers(call: BrokerCall, etag: str | None) -> dict[str, str]:
+    headers = {}
+    if call.body is not None:
+        headers["Content-Type"] = JSON
+    if call.key is not None:
+        headers["Idempotency-Key"] = call.key
+    if etag is not None:
+        headers["If-None-Match"] = etag
+    return headers
+
+
+def _fits(route: Route, body: bytes) -> bool:
+    """Whether a body is what the protocol says."""
+    kind = list[route.gives] if route.many else route.gives  # type: ignore[name-defined]
+    try:
+        TypeAdapter(kind).validate_json(body)
+    except ValidationError:
+        return False
+    return True
+
+
+async def _knock(path: Path) -> None:
+    """Find out whether anybody listens at a Unix socket.
+
+    httpcore (1.0) leaves its own socket open when a connection to a path fails, one for each
+    attempt while a broker is away.
+
+    Raises:
+        OSError: nobody does.
+    """
+    if not stat.S_ISSOCK(path.stat().st_mode):
+        raise OSError(f"{path} is no socket")
+    async with asyncio.timeout(CONNECT_SECONDS):
+        _, writer = await asyncio.open_unix_connection(str(path))
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
+def _words(error: Exception) -> str:
+    """What a foreign exception says; some say nothing but their name."""
+    if isinstance(error, httpx.TimeoutException):
+        return f"timed out ({type(error).__name__})"
+    if isinstance(error, OSError):
+        return error.strerror or str(error) or type(error).__name__
+    return str(error) or type(error).__name__
