@@ -64,6 +64,7 @@ class JobRecord:
         """The broker's, and when it came: it counts from then."""
         self._as_now: Forecast | None = None
         self._finished_at: float | None = None
+        self._is_visiting = False
         self._statistics: tuple[float, tuple[StepStatistics, ...]] = (float("-inf"), ())
         self._saved: JobHistory | None = None
         self._saved_model = ""
@@ -143,6 +144,9 @@ class JobRecord:
         why = instructions.reasons[-1] if instructions.reasons else ""
         self._look_ahead = (instructions.forecast, now) if instructions.forecast is not None else None
         self.history = histories.allocated(self.history, granted, now_s=self._since(now), why=why)
+        if self._is_visiting and not instructions.visit:
+            self.history = histories.visit_ended(self.history, granted, why=why)
+        self._is_visiting = instructions.visit
         if instructions.rho is not None:
             self.history = self.history.model_copy(update={"rho": instructions.rho})
 

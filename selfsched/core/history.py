@@ -120,6 +120,15 @@ def segment_ended(history: JobHistory, ordinal: int, *, now_s: float, step: int,
     return history.model_copy(update={"segments": spans})
 
 
+def visit_ended(history: JobHistory, devices: tuple[str, ...], *, why: str) -> JobHistory:
+    """Note why a segment that began as a first visit goes on, if it does, on the same devices."""
+    last = history.segments[-1] if history.segments else None
+    if last is None or last.end_s is not None or set(last.devices) != set(devices):
+        return history
+    last = last.model_copy(update={"why": f"{last.why}; then {why}"})
+    return history.model_copy(update={"segments": (*history.segments[:-1], last)})
+
+
 def allocated(history: JobHistory, devices: tuple[str, ...], *, now_s: float, why: str) -> JobHistory:
     """Note what the broker grants; the same devices again are no news."""
     last = history.allocations[-1].devices if history.allocations else ()

@@ -13,7 +13,15 @@ from selfsched.core.events import FitFinished, FitStarted, StepsTimed, StepTimin
 from selfsched.elastic.job import JobDescription
 from selfsched.elastic.segment import boottime
 from selfsched.job_record import LEAVING_SECONDS, MODEL_FILE, JobRecord
-from selfsched.protocol import Forecast, ForecastScores, Instructions, JobState, Outcome
+from selfsched.protocol import (
+    Forecast,
+    ForecastScores,
+    Instructions,
+    JobState,
+    LeasedDevice,
+    LeaseInstruction,
+    Outcome,
+)
 
 NOW = boottime()
 
@@ -60,6 +68,32 @@ def test_a_look_ahead_that_came_a_while_ago_counts_from_then(record: JobRecord) 
     assert made["look_ahead"].low_s == pytest.approx(21)  # not before it was made
     assert made["as_now"].devices == 1
     assert record.history.rho == 1.2
+
+
+def test_a_segment_that_began_as_a_visit_says_why_it_goes_on(record: JobRecord) -> None:
+    """A lone job keeps its devices after its visit: no new segment begins, and the row is the whole run's."""
+    record.segment_started(1, (device("a"), device("b")), "first visit on 2 devices", NOW)
+
+    def hear(why: str, *devices: str, visit: bool) -> str:
+        lease = LeaseInstruction(
+            lease="lease-1", fence=1, ttl_seconds=30, term_seconds=300,
+            devices=tuple(leased(name) for name in devices),
+        )  # fmt: skip
+        news = told(None).model_copy(update={"leases": (lease,), "visit": visit, "reasons": (why,)})
+        record.instructed(news, NOW + 1)
+        return record.history.segments[-1].why
+
+    assert hear("first visit on 2 devices", "a", "b", visit=True) == "first visit on 2 devices"
+    said = hear("2 of 2 devices: nobody else wants them", "a", "b", visit=False)
+    assert said == "first visit on 2 devices; then 2 of 2 devices: nobody else wants them"
+    assert hear("another word", "a", "b", visit=False) == said
+    assert hear("first visit", "a", "b", visit=True) == said
+    assert hear("shrinks to 1 of 2", "a", visit=False) == said, "that ends the segment, and is the next one's"
+
+
+def leased(name: str) -> LeasedDevice:
+    found = device(name)
+    return LeasedDevice(id=found.id, node=found.node, index=found.index, model=found.model, kind=found.kind)
 
 
 def test_without_a_look_ahead_only_the_jobs_own_forecast_is_noted(record: JobRecord) -> None:

@@ -29,7 +29,7 @@ from selfsched_broker.core.allocation import MOST_WORK, Division, Question, divi
 from selfsched_broker.core.choices import (
     Ground,
     Standing,
-    Worth,
+    Valuation,
     rank_ties,
     row_for,
     survey,
@@ -66,7 +66,7 @@ _FEW_CHOICES = 300
 class Rule:
     """What a policy does otherwise than Themis, in the same auction."""
 
-    worths: Callable[[Mapping[str, Standing], Market], Mapping[str, Worth]] | None = None
+    worths: Callable[[Mapping[str, Standing], Market], Mapping[str, Valuation]] | None = None
     """What placements are worth to each job; None: the logarithm of 1 / rho."""
     considers_all: bool = False
     entitles: bool = True
@@ -113,7 +113,10 @@ def hold_auction(market: Market, rule: Rule = THEMIS) -> Ruling:
     standings = standings_of(market, owed, lost)
     if rule.worths is not None:
         worths = rule.worths(standings, market)
-        standings = {job: replace(standing, worth=worths[job]) for job, standing in standings.items()}
+        standings = {
+            job: replace(standing, worth=worths[job].worth, merit=worths[job].merit)
+            for job, standing in standings.items()
+        }
     sitting = _Sitting(market, owed, survey(market.seats, market), reservation, visits, standings, rule)
     sitting.devices = {visit.job: visit.devices for visit in visits.values()}
     _settle_the_bound(sitting)
@@ -369,4 +372,5 @@ def _outcome(contender: Contender, sitting: _Sitting) -> Outcome:
         rho_before=before,
         rho_after=after,
         rows=standing.rows if standing else (),
+        merit=standing.merit if standing else None,
     )

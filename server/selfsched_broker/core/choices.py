@@ -28,6 +28,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,7 @@ from selfsched.protocol import Resume
 from selfsched_broker.core.allocation import Choice
 from selfsched_broker.core.fairness import Row, held_row, rate, restart_cost, shared_seconds
 from selfsched_broker.core.market import Contender, Market, Seat
+from selfsched_broker.core.merit import Merit
 
 # Ways to lie on the nodes that are tried for one row: complete for gangs packed on one of so many.
 MOST_SPLITS = 256
@@ -47,6 +49,13 @@ _WHOLE = 1e-9
 Floats = NDArray[np.float64]
 Worth = Callable[[Row | None, bool], float]
 """What a placement is worth to a job, given whether it has to move there; None: nothing for a term."""
+
+
+class Valuation(NamedTuple):
+    """What placements are worth to a job by a policy, and by what, for the words of its award."""
+
+    worth: Worth
+    merit: Merit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,8 @@ class Standing:
     """Rank by waiting and hash, in (0, 1]; the larger comes first."""
     worth: Worth | None = None
     """What is summed for this job; None: the logarithm of its value, as in Themis."""
+    merit: Merit | None = None
+    """What speaks for it, where the policy says so."""
 
     @property
     def job(self) -> str:

@@ -38,7 +38,7 @@ from selfsched_broker.core.markets import (
 )
 from selfsched_broker.core.nodes import silence_nodes
 from selfsched_broker.core.retention import forget_old
-from selfsched_broker.core.rulings import hold_auction, term_end
+from selfsched_broker.core.rulings import VISIT_IS_OVER, hold_auction, term_end
 
 _NOTHING = Stakes({})
 _NEVER = math.inf
@@ -254,7 +254,7 @@ def _end_visits(draft: Draft) -> None:
         late = draft.now - lease.granted_at >= draft.options.visit_start_seconds
         if (measured and enough) or running >= 2 * fairness.visit_seconds or late:
             draft.put(replace(lease, visit=False, term_ends_at=draft.now), replace(job, visited=True))
-            draft.say(job.id, "its first visit is over: it bids like any other")
+            draft.say(job.id, VISIT_IS_OVER)
             draft.wake()
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from selfsched_broker.core.fairness import Row, held_row
 from selfsched_broker.core.market import Award, Contender, Market
+from selfsched_broker.core.merit import Merit, against, because
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +33,8 @@ class Outcome:
     rho_before: float | None
     rho_after: float | None
     rows: tuple[Row, ...]
+    merit: Merit | None = None
+    """What the policy goes by, where it says so."""
 
 
 class Crowd:
@@ -116,7 +119,10 @@ def _more(outcome: Outcome, crowd: Crowd, market: Market) -> str:
     head = f"{verb} {outcome.got} of {_devices(market.total_devices)}"
     if not crowd.others_want_more(outcome):
         return f"{head}: nobody else wants them"
-    return f"{head}: your share is {_number(outcome.owed)}{_rho_words(outcome)}"
+    share = f"your share is {_number(outcome.owed)}"
+    if outcome.merit is not None:
+        return f"{head}: {because(outcome.merit)}; {share}"
+    return f"{head}: {share}{_rho_words(outcome)}"
 
 
 def _less(outcome: Outcome, crowd: Crowd, market: Market) -> str:
@@ -172,6 +178,8 @@ def _waits(outcome: Outcome, crowd: Crowd, market: Market) -> str:
 
 
 def _against(rival: Outcome, outcome: Outcome) -> str:
+    if rival.merit is not None and outcome.merit is not None:
+        return against(outcome.merit, rival.merit, _who(rival, outcome))
     within = "its share" if rival.got <= rival.owed + 1e-9 else f"{_devices(rival.got)}, its share is"
     words = (
         f"{_who(rival, outcome)} holds {within} {'of ' if within == 'its share' else ''}{_number(rival.owed)}"

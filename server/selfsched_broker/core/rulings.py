@@ -23,6 +23,7 @@ from selfsched_broker.core.grants import claim, grant, is_free, order_leave
 from selfsched_broker.core.market import Award, Contender, Market, Ruling, Trigger
 from selfsched_broker.core.markets import Stakes, build_market, contends, keep_all
 
+VISIT_IS_OVER = "its first visit is over: it bids like any other"
 _LONGEST_WORDS = 2000
 _BROKEN = "the policy's ruling broke its contract and was put aside: everything stays as it is"
 _FAILED = "the broker's policy failed in this auction: everything stays as it is; the broker tries again"
@@ -195,6 +196,9 @@ def _renew_and_leave(draft: Draft, contender: Contender, award: Award) -> None:
     wanted, had = set(award.devices), {*contender.kept, *contender.at_stake}
     _note_rho(draft, award)
     _renew(draft, set(contender.at_stake) & wanted)
+    if wanted == had and draft.books.jobs[award.job].reasons[-1:] == (VISIT_IS_OVER,):
+        # Nothing changes for it, and nothing more may for days: it has its devices for another reason now.
+        draft.say(award.job, award.reason[:_LONGEST_WORDS])
     order_leave(draft, _holdings(draft.books, had - wanted), award.reason[:_LONGEST_WORDS])
 
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from selfsched_broker.core.auction import Rule, hold_auction
-from selfsched_broker.core.choices import Standing, Worth
+from selfsched_broker.core.choices import Standing, Valuation, Worth
 from selfsched_broker.core.fairness import Row, rate, restart_cost
 from selfsched_broker.core.market import Market, Ruling
 
@@ -37,9 +37,9 @@ class Goodput:
         return hold_auction(market, RULE)
 
 
-def worths(standings: Mapping[str, Standing], market: Market) -> dict[str, Worth]:
+def worths(standings: Mapping[str, Standing], market: Market) -> dict[str, Valuation]:
     """What placements are worth to each job of a market."""
-    return {job: _worth(standing) for job, standing in standings.items()}
+    return {job: Valuation(_worth(standing)) for job, standing in standings.items()}
 
 
 RULE = Rule(worths=worths, considers_all=True, entitles=False, pays=False)

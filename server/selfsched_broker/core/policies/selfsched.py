@@ -49,13 +49,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
+from typing import Literal
 
 import numpy as np
 
 from selfsched_broker.core.auction import Rule, hold_auction
-from selfsched_broker.core.choices import Standing, Worth
+from selfsched_broker.core.choices import Standing, Valuation, Worth
 from selfsched_broker.core.fairness import Row, rate, restart_cost
 from selfsched_broker.core.market import Market, Ruling
+from selfsched_broker.core.merit import Merit
 from selfsched_broker.core.policies.matching import Matching, match
 
 LATEST = 100.0
@@ -116,7 +118,7 @@ def worths(
     standings: Mapping[str, Standing],
     market: Market,
     weights: Weights = Weights(),
-) -> dict[str, Worth]:
+) -> dict[str, Valuation]:
     """What placements are worth to each job of a market."""
     models = Counter(seat.model for seat in (*market.seats, *market.kept_seats))
     outlooks = {job: _outlook(standing, models) for job, standing in standings.items()}
@@ -133,6 +135,7 @@ def worths(
         max(outlook.least_remaining for outlook in every),
         matching.soonest if matching else 0.0,
     )
+    places = {job: at for at, job in enumerate(sorted(outlooks, key=lambda job: outlooks[job].remaining), 1)}
     found = {}
     for job, standing in standings.items():
         outlook = outlooks[job]
@@ -140,8 +143,22 @@ def worths(
         late = min(max(outlook.rho, 0.0) / weights.late_from, LATEST) ** weights.late_power
         critical = weights.critical if soonest - outlook.late_remaining <= term else 0.0
         pace = partial(_pace, matching, job, weights.critical * market.total_devices) if matching else None
-        found[job] = _worth(standing, short + late, critical, pace, market)
+        merit = Merit(
+            kind=_weightiest(short, late, critical),
+            remaining_seconds=outlook.remaining,
+            place=places[job],
+            jobs=len(places),
+            lateness=outlook.rho,
+            late_from=weights.late_from,
+        )
+        found[job] = Valuation(_worth(standing, short + late, critical, pace, market), merit)
     return found
+
+
+def _weightiest(short: float, late: float, critical: float) -> Literal["short", "late", "critical"]:
+    if critical > max(short, late):
+        return "critical"
+    return "late" if late > short else "short"
 
 
 def _pace(matching: Matching, job: str, scale: float, remaining_seconds: float) -> float:
