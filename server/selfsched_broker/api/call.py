@@ -160,14 +160,16 @@ def reply_list(answers: Sequence[Message]) -> Response:
     return Response(f"[{','.join(a.to_json() for a in answers)}]", media_type="application/json")
 
 
-async def reply_when_new(call: Call, topic: str, look: Callable[[], M], clocks: frozenset[str]) -> Response:
-    """A view with an ETag, held back while it is the one that the caller has.
+async def reply_when_new(
+    call: Call, topic: str, look: Callable[[], M | Sequence[M]], still: Callable[[M], object]
+) -> Response:
+    """A view, or a list of them, with an ETag, held back while it is the one that the caller has.
 
     Args:
         call: its `If-None-Match` and `wait_seconds` count.
         topic: which changes may have made it new.
         look: makes the view.
-        clocks: fields, at any depth, that change by themselves and make nothing new.
+        still: what of it is news when it changes (`without_clocks`).
     """
     seen = call.request.headers.get("if-none-match")
     loop = asyncio.get_running_loop()
@@ -175,9 +177,9 @@ async def reply_when_new(call: Call, topic: str, look: Callable[[], M], clocks: 
     while True:
         with call.polls.waiting(topic) as woken:
             view = await call.do(look)
-            tag = _tag(view, clocks)
+            tag = _tag(still(view) if isinstance(view, Message) else [still(one) for one in view])
             if tag != seen:
-                answer = reply(view)
+                answer = reply(view) if isinstance(view, Message) else reply_list(view)
                 answer.headers["ETag"] = tag
                 return answer
             left = ends_at - loop.time()
@@ -185,9 +187,13 @@ async def reply_when_new(call: Call, topic: str, look: Callable[[], M], clocks: 
                 return Response(status_code=304, headers={"ETag": tag})
 
 
-def _tag(view: Message, clocks: frozenset[str]) -> str:
-    still = _without(view.model_dump(mode="json"), clocks)
+def _tag(still: object) -> str:
     return f'"{hashlib.sha256(repr(still).encode()).hexdigest()[:32]}"'
+
+
+def without_clocks(view: Message, clocks: frozenset[str]) -> Any:
+    """A view as JSON without the fields, at any depth, that change by themselves and make nothing new."""
+    return _without(view.model_dump(mode="json"), clocks)
 
 
 def _without(value: Any, names: frozenset[str]) -> Any:  # JSON of any shape

@@ -18,14 +18,23 @@ from selfsched.protocol import (
     RegisterJob,
     ReleaseDevices,
 )
-from selfsched_broker.api.call import Call, caller_for, reply, reply_list, reply_when_new
+from selfsched_broker.api.call import Call, caller_for, reply, reply_when_new, without_clocks
 from selfsched_broker.api.contract import describes
-from selfsched_broker.service import instructions_topic, job_topic
+from selfsched_broker.service import CLUSTER, instructions_topic, job_topic
 
 router = APIRouter(tags=["jobs"])
 Calls = Annotated[Call, Depends(caller_for())]
 Heartbeats = Annotated[Call, Depends(caller_for("heartbeats"))]
-_JOB_CLOCKS = frozenset({"age_seconds", "idle_seconds", "term_seconds", "share"})
+_JOB_CLOCKS = frozenset({"age_seconds", "idle_seconds", "term_seconds", "share", "starts"})
+_START_NEWS_SECONDS = 15.0
+"""A job's expected start is news when it moves by about so much."""
+
+
+def still(view: JobView) -> object:
+    """What of a job is news when it changes. Its expected start counts down: what counts is when."""
+    start = view.age_seconds + view.starts.p50_seconds if view.starts is not None else None
+    moment = round(start / _START_NEWS_SECONDS) if start is not None else None
+    return without_clocks(view, _JOB_CLOCKS), moment
 
 
 @router.post("/jobs", **describes(takes=RegisterJob, gives=JobRegistered, status=201))
@@ -75,16 +84,19 @@ async def control(job: str, call: Calls) -> Response:
 
 @router.get("/jobs", **describes(gives=JobView, many=True))
 async def jobs(call: Calls) -> Response:
-    """Your jobs; everybody's for an administrator. `ended=0` leaves out those that have ended."""
+    """Your jobs; everybody's for an administrator. `ended=0` leaves out those that have ended.
+
+    With an ETag; `wait_seconds` with If-None-Match waits for news. Progress alone ends no wait.
+    """
     ended = call.number("ended", 1) > 0
-    return reply_list(await call.do(call.desk.jobs, call.caller, ended=ended))
+    return await reply_when_new(call, CLUSTER, lambda: call.desk.jobs(call.caller, ended=ended), still)
 
 
 @router.get("/jobs/{job}", **describes(gives=JobView))
 async def job(job: str, call: Calls) -> Response:
     """One job, with an ETag; `wait_seconds` with If-None-Match waits for news."""
     topic = job_topic(job)
-    return await reply_when_new(call, topic, lambda: call.desk.job(call.caller, job), _JOB_CLOCKS)
+    return await reply_when_new(call, topic, lambda: call.desk.job(call.caller, job), still)
 
 
 @router.get("/hardware/{name:path}/prior", **describes(gives=HardwarePrior))

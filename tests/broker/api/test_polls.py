@@ -12,7 +12,8 @@ import httpx
 import pytest
 from broker.live_broker import LiveBroker, live_broker, refs, register, report, until_leased
 
-from selfsched.protocol import ControlJob, EndJob, Outcome
+from selfsched.protocol import ControlJob, EndJob, Forecast, JobState, JobView, Outcome, Resume
+from selfsched_broker.api.jobs import still
 from selfsched_broker.service import instructions_topic
 
 LONG = 8.0
@@ -121,6 +122,41 @@ def test_a_job_view_has_news_when_the_job_reports_steps(broker: LiveBroker, ada:
     report(ada, job, last + 1, leases=refs(told), step=5)
     news = ada.get(f"/v1/jobs/{job}", headers={"If-None-Match": tag})
     assert news.json()["step"] == 5
+
+
+def test_the_list_of_jobs_is_held_back_until_one_of_them_changes(
+    broker: LiveBroker, ada: httpx.Client
+) -> None:
+    job = register(ada)
+    until_leased(ada, job)
+    tag = ada.get("/v1/jobs").headers["etag"]
+    again = ada.get("/v1/jobs", headers={"If-None-Match": tag})
+    assert (again.status_code, again.content) == (304, b"")
+    with ThreadPoolExecutor(1) as pool:
+        asked = {"If-None-Match": tag}
+        held = pool.submit(ada.get, f"/v1/jobs?wait_seconds={LONG:.0f}", headers=asked, timeout=20)
+        assert waiting(broker, "cluster")
+        ada.post(f"/v1/jobs/{job}/control", content=ControlJob(action="stop").to_json())
+        news = held.result(LONG)
+    assert news.status_code == 200
+    assert news.headers["etag"] != tag
+    assert [seen["job"] for seen in news.json()] == [job]
+
+
+def test_a_job_that_waits_has_no_news_while_its_expected_start_only_comes_nearer() -> None:
+    def seen(age_seconds: float, starts_seconds: float) -> object:
+        starts = Forecast(
+            p10_seconds=0.0, p50_seconds=starts_seconds, p90_seconds=1e6, assumption="look_ahead"
+        )
+        return still(
+            JobView(
+                job="job-1", name="x", account="ada", state=JobState.WAITING, min_devices=1, max_devices=1,
+                resume=Resume.ELASTIC, priority=1.0, age_seconds=age_seconds, starts=starts,
+            )
+        )  # fmt: skip
+
+    assert seen(10.0, 300.0) == seen(70.0, 240.0)
+    assert seen(10.0, 300.0) != seen(10.0, 360.0)
 
 
 def test_waiting_requests_do_not_hold_threads(broker: LiveBroker, ada: httpx.Client) -> None:
