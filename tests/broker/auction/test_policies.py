@@ -6,7 +6,7 @@ import pytest
 
 from selfsched.protocol import Placement
 from selfsched_broker.core.policies import POLICIES, policy_named
-from selfsched_broker.core.policies.selfsched import worths
+from selfsched_broker.core.policies.selfsched import Selfsched, Weights, worths
 from tests.broker.auction.markets import bid, counts, job, market, rule
 
 OURS, SRTF, LAS = policy_named("selfsched"), policy_named("srtf"), policy_named("las")
@@ -202,3 +202,16 @@ def test_what_was_kept_for_a_wide_job_is_free_once_it_is_served_from_elsewhere(p
     given = counts(rule(policy_named(policy), question))
     assert given["wide"] == 4
     assert given["small"] == 1
+
+
+def test_where_all_is_done_within_some_terms_the_shortest_still_comes_first() -> None:
+    """The end of a long one comes within a term (300 s) of that of all: that makes it not critical yet."""
+    longer = [gang("long", 1, 150, 1), gang("middle", 1, 100, 2)]
+    jobs = [*longer, *(gang(f"short-{n}", 1, 50, n) for n in (3, 4, 5))]
+    given = counts(rule(OURS, market(jobs, 1)))
+    assert given["long"] == given["middle"] == 0
+    only_the_term = Selfsched(Weights(near=1.0))
+    given = counts(rule(only_the_term, market(jobs, 1)))
+    assert given["long"] + given["middle"] == 1, "the market is too tame to show anything"
+    decides = [*longer, gang("other", 1, 200, 6)]
+    assert counts(rule(OURS, market(decides, 2)))["other"] == 1, "who does decide the end starts at once"

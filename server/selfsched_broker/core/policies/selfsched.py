@@ -8,8 +8,8 @@ devices and needs at least m, they are worth
 
     short     median remaining time of all / its remaining time, over m
     late      (rho / 1.3)^6
-    critical  30, if its remaining time comes within a term of the least time in which all work
-              could be done; else 0
+    critical  30, if its remaining time comes within a term, and within a tenth, of the least time
+              in which all work could be done; else 0 (on several models within a term)
 
 so that, counted by the device,
 
@@ -82,6 +82,8 @@ class Weights:
     late_power: float = 6.0
     critical: float = 30.0
     """What keeping the end of all work from moving weighs beside it."""
+    near: float = 0.1
+    """It counts for who may wait for less than a term, and for less than this part of the least time."""
 
 
 class Selfsched:
@@ -136,12 +138,14 @@ def worths(
         matching.soonest if matching else 0.0,
     )
     places = {job: at for at, job in enumerate(sorted(outlooks, key=lambda job: outlooks[job].remaining), 1)}
+    # While all is done within some terms everybody's end lies within a term of that of all.
+    slack = term if matching else min(term, weights.near * soonest)
     found = {}
     for job, standing in standings.items():
         outlook = outlooks[job]
         short = min(usual / outlook.remaining, SHORTEST) / standing.allowed[0]
         late = min(max(outlook.rho, 0.0) / weights.late_from, LATEST) ** weights.late_power
-        critical = weights.critical if soonest - outlook.late_remaining <= term else 0.0
+        critical = weights.critical if soonest - outlook.late_remaining <= slack else 0.0
         pace = partial(_pace, matching, job, weights.critical * market.total_devices) if matching else None
         merit = Merit(
             kind=_weightiest(short, late, critical),
