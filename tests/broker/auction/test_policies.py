@@ -213,5 +213,5 @@ def test_where_all_is_done_within_some_terms_the_shortest_still_comes_first() ->
     only_the_term = Selfsched(Weights(near=1.0))
     given = counts(rule(only_the_term, market(jobs, 1)))
     assert given["long"] + given["middle"] == 1, "the market is too tame to show anything"
-    decides = [*longer, gang("other", 1, 200, 6)]
+    decides = [*longer, gang("other", 1, 240, 6)]
     assert counts(rule(OURS, market(decides, 2)))["other"] == 1, "who does decide the end starts at once"
