@@ -27,6 +27,7 @@ from selfsched.errors import InvalidSettings
 PREFIX = "SELFSCHED_"
 BROKERS_OWN_PREFIX = "SELFSCHED_BROKER_"
 LAB_SOCKET = Path("/run/selfsched/broker.sock")
+HUB_TOKEN_VARIABLE = "JUPYTERHUB_API_TOKEN"
 _LARGEST_TOKEN_BYTES = 4096
 
 
@@ -188,6 +189,11 @@ SETTINGS: tuple[Setting, ...] = (
         in_config_file=False,
     ),
     Setting(
+        "jupyterhub", _flag, "`1` or `0`", "`0`",
+        "Under JupyterHub: without a token of the broker's, the one that your server has of the Hub "
+        "(`JUPYTERHUB_API_TOKEN`) says who you are.",
+    ),
+    Setting(
         "ca_file", _path, "path", "the system's", "Certificates that a broker over https is checked against.",
     ),
     Setting("lab_socket", _path, "path", str(LAB_SOCKET), "Where a lab's broker listens on this machine."),
@@ -255,6 +261,8 @@ def load(
     token_file = found.pop("token_file", None)
     if token_file is not None and "token" not in found:
         found["token"] = read_token_file(token_file)
+    if found.pop("jupyterhub", False) and "token" not in found and env.get(HUB_TOKEN_VARIABLE):
+        found["token"] = _token(env[HUB_TOKEN_VARIABLE])
     return Settings(**found)
 
 

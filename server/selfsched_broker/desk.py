@@ -41,7 +41,7 @@ from selfsched_broker.core.books import Books, Job
 from selfsched_broker.core.draft import Context, Decision, Draft
 from selfsched_broker.core.leases import Refusal
 from selfsched_broker.forecasts import ForecastLog
-from selfsched_broker.identity import Caller, caller_by_token, caller_by_uid
+from selfsched_broker.identity import Caller, HubUser, caller_by_hub, caller_by_token, caller_by_uid
 from selfsched_broker.learning import LEARN_SECONDS, Learner
 from selfsched_broker.service import Known, Question, Service
 
@@ -84,6 +84,12 @@ class Desk:
         if found.account not in books.accounts:
             self.service.perform(_greet, found.account)
         return found
+
+    def hub_caller(self, user: HubUser) -> Caller:
+        """Who calls, when it is a user of a JupyterHub; an account is made for a new one."""
+        if user.account not in self.service.books.accounts:
+            self.service.perform(_greet, user.account)
+        return caller_by_hub(self.service.books, user)
 
     # --- jobs ------------------------------------------------------------------------
 
@@ -270,7 +276,7 @@ def _register(books: Books, ctx: Context, account: str, message: RegisterJob) ->
 
 
 def _greet(books: Books, ctx: Context, name: str) -> Decision[AccountView]:
-    """Make the account of a Unix user who is seen for the first time."""
+    """Make the account of a user, of the machine or of a JupyterHub, who is seen for the first time."""
     return arbiter.set_account(books, ctx, name, SetAccount(), by=name)
 
 

@@ -1,4 +1,4 @@
-"""Who calls: tokens over TCP, the Unix account of the peer over a socket.
+"""Who calls: tokens over TCP, the Unix account of the peer over a socket, users of a JupyterHub.
 
 A token is `ss_<id>_<secret>`: found by its id, compared by the hash of its secret in constant
 time. 32 random bytes need no slow hash. It is shown once, when it is issued.
@@ -19,6 +19,7 @@ from selfsched_broker.core.books import Books, Token
 from selfsched_broker.core.leases import Refusal
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_OUR_PREFIX = "ss_"
 _TOKEN = re.compile(r"ss_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 
 
@@ -35,6 +36,15 @@ class Caller:
     def may_see(self, account: str) -> bool:
         """Whether what belongs to an account is shown to this caller."""
         return self.node is None and (self.admin or self.account == account)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HubUser:
+    """A user of a JupyterHub, as the Hub said."""
+
+    account: str
+    admin: bool = False
+    """May administer the broker."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +90,20 @@ def caller_by_token(books: Books, authorization: str) -> Caller:
     account = books.accounts.get(token.account)
     admin = bool(account and account.admin and not account.disabled and token.node is None)
     return Caller(account=token.account, admin=admin, node=token.node)
+
+
+def hub_token(authorization: str | None) -> str | None:
+    """The token of a header, where it is none of ours and so may be a JupyterHub's."""
+    scheme, _, text = (authorization or "").partition(" ")
+    token = text.strip()
+    return token if scheme.lower() == "bearer" and token and not token.startswith(_OUR_PREFIX) else None
+
+
+def caller_by_hub(books: Books, user: HubUser) -> Caller:
+    """The caller behind a user of a JupyterHub. Who is disabled here administers nothing."""
+    account = books.accounts.get(user.account)
+    admin = user.admin or bool(account and account.admin)
+    return Caller(account=user.account, admin=admin and not (account and account.disabled))
 
 
 def caller_by_uid(books: Books, uid: int) -> Caller:

@@ -21,13 +21,15 @@ from socket import socket
 
 import uvicorn
 
-from selfsched_broker.api.call import Backstage
+from selfsched.errors import InvalidSettings
+from selfsched_broker.api.call import Backstage, HubDoor
 from selfsched_broker.api.limits import Buckets, Budget
 from selfsched_broker.api.peer import PeerProtocol
 from selfsched_broker.api.polls import Polls
 from selfsched_broker.app import LOOPBACK_HOSTS, build_app
 from selfsched_broker.core.policies import policy_named
 from selfsched_broker.desk import Desk
+from selfsched_broker.hub_identity import Hub
 from selfsched_broker.identity import Caller
 from selfsched_broker.listening import (
     READY_FILE,
@@ -114,6 +116,11 @@ def serve(
     Raises:
         Refused, StoreUnusable: it cannot begin.
     """
+    if settings.jupyterhub and settings.hub is None:
+        raise InvalidSettings(
+            "jupyterhub is on, but JUPYTERHUB_API_URL and JUPYTERHUB_SERVICE_NAME are not set: let the "
+            "Hub start the broker as one of its services, or set them as it would"
+        )
     with contextlib.ExitStack() as undo:
         port = reserve_port(settings)  # first: a port in use must not leave new books behind
         if port is not None:
@@ -138,8 +145,8 @@ async def _serve(
             loop.add_signal_handler(number, life.end, signal.Signals(number).name)
     polls, desk = Polls(loop), Desk(service, learn_seconds=settings.learn_seconds)
     service.listen(polls.tell)
-    with ThreadPoolExecutor(_WORKERS, thread_name_prefix="broker-call") as workers:
-        backstage = _backstage(settings, desk, polls, workers)
+    with ThreadPoolExecutor(_WORKERS, thread_name_prefix="broker-call") as workers, _hub(settings) as hub:
+        backstage = _backstage(settings, desk, polls, workers, hub)
         servers = _servers(settings, listening, backstage)
         running = [asyncio.create_task(server.serve(sockets=own)) for server, own in servers]
         with _node(desk, agent), _learning(desk):
@@ -163,8 +170,11 @@ async def _serve(
     return life.ended
 
 
-def _backstage(settings: BrokerSettings, desk: Desk, polls: Polls, workers: Executor) -> Backstage:
+def _backstage(
+    settings: BrokerSettings, desk: Desk, polls: Polls, workers: Executor, hub: HubDoor | None
+) -> Backstage:
     return Backstage(
+        hub=hub,
         desk=desk,
         management=Management(desk.service),
         polls=polls,
@@ -266,6 +276,15 @@ def _node(desk: Desk, agent: Agent | None) -> Iterator[None]:
     finally:
         desk.service.unlisten(node.tell)
         node.stop()
+
+
+@contextlib.contextmanager
+def _hub(settings: BrokerSettings) -> Iterator[HubDoor | None]:
+    if settings.hub is None:
+        yield None
+        return
+    with contextlib.closing(Hub(settings.hub)) as hub, ThreadPoolExecutor(1, "broker-hub") as thread:
+        yield HubDoor(hub, thread)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from selfsched_broker.core.leases import LeaseOptions
 from selfsched_broker.core.market import FairnessOptions
 from selfsched_broker.failpoint import VARIABLE as FAILPOINT_VARIABLE
 from selfsched_broker.failpoint import Failpoint
+from selfsched_broker.hub_settings import HubSettings, hub_settings
 
 PREFIX = "SELFSCHED_BROKER_"
 DEFAULT_PORT = 8470
@@ -80,6 +81,10 @@ class BrokerSettings:
     learn_seconds: float = 60.0
     calls_per_second: float = 20.0
     reports_per_second: float = 5.0
+    jupyterhub: bool = False
+    """Users of a JupyterHub are accounts."""
+    hub: HubSettings | None = None
+    """That Hub; None in a process that it has not started, such as a command of the administrator."""
     lease: LeaseOptions = field(default_factory=LeaseOptions)
     fairness: FairnessOptions = field(default_factory=FairnessOptions)
     failpoint: Failpoint = field(default_factory=Failpoint)
@@ -214,6 +219,14 @@ SETTINGS: tuple[Setting, ...] = (
         "reports_per_second", _number(0.1, 1e6), "number", "`5`",
         "Reports of one job or node in the long run; ten times as many at once.",
     ),
+    Setting(
+        "jupyterhub", _flag, "`1` or `0`", "`0`",
+        "Users of the JupyterHub whose service this broker is are accounts, by their own tokens of it.",
+    ),
+    Setting(
+        "hub_admin_group", str, "name", "",
+        "Members of this group of the Hub administer the broker, as the Hub's administrators do.",
+    ),
     *_options(LeaseOptions, _LEASE_MEANINGS),
     *_options(FairnessOptions, _FAIRNESS_MEANINGS),
 )  # fmt: skip
@@ -252,8 +265,11 @@ def load(
     if "visit_steps" in fairness:
         fairness["visit_steps"] = int(fairness["visit_steps"])
     options = _lease_options(lease)
+    group = found.pop("hub_admin_group", "")
+    hub = hub_settings(env, admin_group=group) if found.get("jupyterhub") else None
     settings = BrokerSettings(
         **found,
+        hub=hub,
         lease=options,
         fairness=FairnessOptions(term_seconds=options.term_seconds, **fairness),
         failpoint=Failpoint.parse(env.get(FAILPOINT_VARIABLE, "")),

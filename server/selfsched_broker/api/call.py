@@ -19,13 +19,16 @@ from selfsched_broker.api.problems import BadRequest
 from selfsched_broker.api.strict_json import parse_body
 from selfsched_broker.core.leases import Refusal
 from selfsched_broker.desk import Desk
-from selfsched_broker.identity import Caller
+from selfsched_broker.hub_identity import Hub
+from selfsched_broker.identity import Caller, HubUser, hub_token
 from selfsched_broker.management import Management
 from selfsched_broker.service import Known
 
 M = TypeVar("M", bound=Message)
 P = ParamSpec("P")
 T = TypeVar("T")
+_HUB_QUESTIONS = Budget(per_second=50)
+"""A flood of tokens that nobody knows is not passed on to the Hub."""
 _KEY = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _NUMBER = re.compile(r"\d{1,6}(\.\d{1,6})?")
 
@@ -42,8 +45,37 @@ class Backstage:
     """No answer is held back for longer."""
     calls: Buckets = field(default_factory=lambda: Buckets(Budget(per_second=20)))
     """Of an account."""
+    hub: HubDoor | None = None
+    """Where users of a JupyterHub come in; None: there is no Hub."""
     heartbeats: Buckets = field(default_factory=lambda: Buckets(Budget(per_second=5)))
     """Of a job or a node."""
+
+
+class HubDoor:
+    """Asks a Hub, without holding up the event loop or the broker's other threads.
+
+    Args:
+        hub: the Hub.
+        thread: one thread: the Hub is asked one thing at a time.
+    """
+
+    def __init__(self, hub: Hub, thread: Executor) -> None:
+        self._hub = hub
+        self._thread = thread
+        self._questions = Buckets(_HUB_QUESTIONS)
+
+    async def caller(self, token: str, backstage: Backstage) -> Caller:
+        """Whose token it is.
+
+        Raises:
+            Refusal: nobody's, or that cannot be told.
+        """
+        loop = asyncio.get_running_loop()
+        user: HubUser | None = self._hub.known(token)
+        if user is None:
+            self._questions.take("")
+            user = await loop.run_in_executor(self._thread, self._hub.ask, token)
+        return await loop.run_in_executor(backstage.workers, backstage.desk.hub_caller, user)
 
 
 class Call:
@@ -139,6 +171,8 @@ async def _authenticate(request: Request, backstage: Backstage) -> Caller:
         raise BadRequest(400, "tokens do not belong into addresses: send Authorization: Bearer ...")
     uid: int | None = request.scope.get("state", {}).get("peer_uid")
     authorization = request.headers.get("authorization")
+    if uid is None and backstage.hub is not None and (token := hub_token(authorization)) is not None:
+        return await backstage.hub.caller(token, backstage)
     if uid is None:
         return backstage.desk.caller(uid=None, authorization=authorization)
     # Over a socket an account may be made now, which waits for the service.
