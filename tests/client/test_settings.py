@@ -157,3 +157,14 @@ def test_relative_paths_mean_the_same_for_a_process_that_starts_elsewhere(
     monkeypatch.chdir(tmp_path)
     given = {"SELFSCHED_TOKEN_FILE": "me.tok", "SELFSCHED_RUNS_DIR": "/runs", "SELFSCHED_NAME": "a"}
     assert settings.absolute_paths(given) == {"SELFSCHED_TOKEN_FILE": str(tmp_path / "me.tok")}
+
+
+def test_under_jupyterhub_the_servers_own_token_says_who_we_are_where_that_is_wanted(tmp_path: Path) -> None:
+    env = {"JUPYTERHUB_API_TOKEN": "of-the-hub"}
+    assert load(tmp_path, env).token is None
+    assert load(tmp_path, {**env, "SELFSCHED_JUPYTERHUB": "1"}).token == "of-the-hub"
+    assert load(tmp_path, env, "jupyterhub = true\n").token == "of-the-hub"
+    assert load(tmp_path, {**env, "SELFSCHED_JUPYTERHUB": "0"}).token is None
+    ours = {**env, "SELFSCHED_JUPYTERHUB": "1", "SELFSCHED_TOKEN": "of-the-broker"}
+    assert load(tmp_path, ours).token == "of-the-broker"
+    assert load(tmp_path, {"SELFSCHED_JUPYTERHUB": "1"}).token is None
