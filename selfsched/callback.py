@@ -446,13 +446,13 @@ class SelfScheduler(_callback_base()):  # type: ignore[misc]
         self._meter.flush({})
         model = self._settled()
         assert model is not None
+        step, epoch = int(trainer.global_step), int(trainer.current_epoch)
+        model.observe(FitFinished(fit=model.fit, step=step, epoch=epoch, metrics={}), now)
         words, doubt, unseen = list(model.explanation(now).words), self._meter.doubt, self._meter.why_no_step
         if unseen is not None and model.step_time(model.devices) is None:
             words = [f"{unseen}."]
         if doubt is not None:
             words.append(f"It is not certain: {doubt}.")
-        step, epoch = int(trainer.global_step), int(trainer.current_epoch)
-        model.observe(FitFinished(fit=model.fit, step=step, epoch=epoch, metrics={}), now)
         self._leave()
         if self._explain and self._launched() is None:
             print("selfsched: " + " ".join(words), flush=True)

@@ -177,6 +177,27 @@ def limit_words(
     )
 
 
+def aside_words(seconds: Mapping[str, float], whole_seconds: float) -> tuple[str, ...]:
+    """What besides the steps takes a tenth of a run or more, and more devices do not shorten.
+
+    Args:
+        seconds: of all validations (`validation`) and checkpoints (`checkpoint_save`) so far.
+        whole_seconds: of the training so far, these included.
+    """
+    if whole_seconds <= 0:
+        return ()
+    remedies = {
+        "validation": ("Validation", "val_check_interval or limit_val_batches make it less"),
+        "checkpoint_save": ("Saving checkpoints", "every_n_epochs makes them fewer"),
+    }
+    shares = {name: min(1.0, seconds.get(name, 0.0) / whole_seconds) for name in remedies}
+    return tuple(
+        f"{remedies[name][0]} is {share:.0%} of the training so far: {remedies[name][1]}."
+        for name, share in sorted(shares.items(), key=lambda item: -item[1])
+        if share >= LIMITING_SHARE
+    )
+
+
 def devices_words(count: int) -> str:
     """`1 device`, `4 devices`."""
     return "1 device" if count == 1 else f"{count} devices"
@@ -193,6 +214,8 @@ def saving_words(
         in_hindsight: the run is over; times are those of the whole run.
     """
     words = []
+    taken = duration_words(here.median_seconds)
+    whole = taken if in_hindsight else f"the {taken} that are left"
     for count in sorted(others):
         there, restart = others[count]
         saved = here.median_seconds - there.median_seconds - restart
@@ -203,9 +226,9 @@ def saving_words(
             change, tail = ("changed" if in_hindsight else "change"), " nothing"
         elif saved > 0:
             change = "saved" if in_hindsight else "save"
-            tail = f" {amount} of {duration_words(here.median_seconds)}"
+            tail = f" {amount} of {whole}"
         else:
-            change, tail = "cost", f" {amount} on top of {duration_words(here.median_seconds)}"
+            change, tail = "cost", f" {amount} on top of {whole}"
         have = "have " if in_hindsight else ""
         words.append(f"{name} would {have}{change}{tail}{doubt}.")
     return tuple(words)

@@ -20,6 +20,7 @@ from selfsched.core.batch_sizes import BatchSizes
 from selfsched.core.bidding import (
     UNKNOWN_END_SECONDS,
     Explanation,
+    aside_words,
     devices_words,
     duration_words,
     limit_words,
@@ -262,7 +263,8 @@ class JobModel:
         if not stages or math.isinf(work.steps):
             return here.forecast()
         ends = [(weight, self._time_over(stages, work, steps)) for steps, weight in work.stops]
-        whole = mixed(ends) if ends else self._time_over(stages, work, work.steps)
+        at_limit = self._time_over(stages, work, work.steps)
+        whole = mixed(ends, limit_seconds=at_limit.median_seconds) if ends else at_limit
         return whole.scaled(self._widths(None, now)[0]).forecast("look_ahead")
 
     def _time_over(self, stages: Sequence[tuple[int, int]], work: RemainingWork, end: float) -> Remaining:
@@ -557,13 +559,15 @@ class JobModel:
         series = self._steps.series(devices)
         cycle_seconds = series.cycles.mean if series.cycles.count else step[0]
         words += limit_words(series.part_means(), devices, cycle_seconds)
+        whole = self._whole_time(devices)
+        words += aside_words(self._ledger.seconds_aside(), whole.median_seconds if whole else 0.0)
         if here is not None and here.median_seconds > 0:
             words += saving_words(here, others, in_hindsight=done)
         drift = None if done else series.drift()
         if drift is not None:
             words.append(drift.words(self._observed))
         words += self._memory.words(self._dividing)
-        if self._ledger.planned_steps is None and not self._ledger.finished:
+        if self._ledger.has_no_known_limit and not self._ledger.finished:
             words.append("The length of an epoch is unknown until one has been seen.")
         elif self._ledger.early_stopping:
             words.append(self._ledger.stopping_words())

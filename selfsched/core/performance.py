@@ -193,8 +193,8 @@ class StepTimeModel:
 
     Args:
         seen: measured placements, one entry each; not empty.
-        prior: of the hardware; one that cannot be used is replaced by the built-in one, and
-            `prior_refused` says why.
+        prior: of the hardware; one that cannot be used (`refusal` says why) is replaced by the
+            built-in one.
         gradient_bytes: what the ranks exchange in a step; 0: unknown.
         serial_share: measured part of a step that surely does not shrink with the batch
             (gaps between steps), 0 to 1.
@@ -211,8 +211,7 @@ class StepTimeModel:
         if not seen:
             raise ValueError("a step-time model needs a measured device count")
         self.seen: Mapping[int, SeenStep] = {step.devices: step for step in seen if step.place().nodes == 1}
-        self.prior_refused = refusal(prior)
-        self._form = form_of(documented_prior(prior.hardware) if self.prior_refused else prior)
+        self._form = form_of(documented_prior(prior.hardware) if refusal(prior) else prior)
         best = min(seen, key=lambda step: (round(step.sigma_log, 2), step.devices))
         self._steps = [best, *(step for step in seen if step is not best)]
         self._spots = Spots.of([step.place() for step in self._steps])

@@ -189,10 +189,15 @@ class Ledger(EpochCount):
         return first if first is None or self.finished or self.step <= first else None
 
     @property
+    def has_no_known_limit(self) -> bool:
+        """Whether nothing that is known yet ends the fit, neither a count of steps nor a time."""
+        return self.planned_steps is None and self.max_seconds is None
+
+    @property
     def end_is_unknown(self) -> bool:
         planned = self.planned_steps
         if planned is None:
-            return self.max_seconds is None
+            return self.has_no_known_limit
         if not self.early_stopping or self._rules_are_blind:
             return False
         outlook = self.stopping.outlook(self._checks_until(planned))
@@ -213,8 +218,9 @@ class Ledger(EpochCount):
             shares.append(self.step / planned)
         if self.max_seconds:
             share, ends_at = self.elapsed(now) / self.max_seconds, self._cap_steps()
-            if share >= 1.0 and ends_at is not None and ends_at[0] > 0:
-                share = self.step / (self.step + ends_at[0])  # until the epoch under way ends
+            held = max(self._least_steps(), ends_at[0] if ends_at is not None else 0.0)
+            if share >= 1.0 and held > 0:  # until the epoch under way ends, or enough is done
+                share = self.step / (self.step + held)
             shares.append(share)
         return min(1.0, max(shares))
 
@@ -242,6 +248,12 @@ class Ledger(EpochCount):
         """Whether no step remains."""
         planned = self.planned_steps
         return self.finished or (planned is not None and self.step >= planned)
+
+    def seconds_aside(self) -> dict[str, float]:
+        """Seconds of the fit so far in each kind of stretch that is no step."""
+        counts = {"validation": self.validations_in_fit, "checkpoint_save": self.checkpoints_seen}
+        means = {kind: spans.running.mean for kind, spans in self.spans.items()}
+        return {kind: count * means.get(kind, 0.0) for kind, count in counts.items()}
 
     def whole(self) -> RemainingWork:
         """All work of the fit so far, as if it were still to come."""

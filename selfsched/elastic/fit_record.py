@@ -66,8 +66,10 @@ def fit_started(trainer: Any, data: FitData, ordinal: int, spec: SegmentSpec) ->
     """Where the fit stands and how far it has to go."""
     batches = _finite(trainer.num_training_batches)
     steps = math.ceil(batches / trainer.accumulate_grad_batches) if batches else None
-    planned = planned_steps(trainer.max_steps, trainer.max_epochs, steps)
-    epoch, batch = internals.position_at_start(trainer) or (None, None)
+    place = internals.position_at_start(trainer)
+    ahead = steps_ahead(trainer, place, batches, steps)
+    planned = planned_steps(trainer.max_steps, trainer.max_epochs, steps, ahead=ahead)
+    epoch, batch = place or (None, None)
     return FitStarted(
         fit=ordinal,
         package=internals.package_of(trainer),
@@ -81,7 +83,7 @@ def fit_started(trainer: Any, data: FitData, ordinal: int, spec: SegmentSpec) ->
         batches_per_epoch=batches,
         steps_per_epoch=steps,
         max_epochs=trainer.max_epochs if (trainer.max_epochs or -1) > 0 else None,
-        validations=validations_to_come(trainer, batches, steps, planned),
+        validations=validations_to_come(trainer, batches, steps, planned, ahead=ahead),
         allowed_devices=data.allowed_devices,
         resume="elastic" if data.elastic else "same_size",
         gradient_bytes=sum(
@@ -99,20 +101,62 @@ def step_limit(trainer: Any) -> int | None:
     return int(limit) if limit is not None and limit >= 0 else None
 
 
-def planned_steps(max_steps: int, max_epochs: int | None, steps_per_epoch: int | None) -> int | None:
-    """Optimiser steps until the first limit; None where no limit is known (T15)."""
+def steps_ahead(
+    trainer: Any, place: tuple[int, int] | None, batches_per_epoch: int | None, steps_per_epoch: int | None
+) -> int:
+    """Steps by which the place in the epochs is ahead of the global step; 0 where it is not known.
+
+    Earlier epochs may have been made with another batch, or of another loader.
+
+    Args:
+        trainer: at the start of its fit.
+        place: epochs done, and batches of the present one.
+        batches_per_epoch: from here on.
+        steps_per_epoch: from here on.
+    """
+    if place is None or not batches_per_epoch or not steps_per_epoch:
+        return 0
+    epoch, batch = place
+    in_epoch = math.floor(steps_per_epoch * min(batch, batches_per_epoch) / batches_per_epoch)
+    return epoch * steps_per_epoch + in_epoch - int(trainer.global_step)
+
+
+def planned_steps(
+    max_steps: int, max_epochs: int | None, steps_per_epoch: int | None, *, ahead: int = 0
+) -> int | None:
+    """Optimiser steps until the first limit; None where no limit is known (T15).
+
+    Args:
+        max_steps: limit that counts steps; negative: none.
+        max_epochs: limit that counts epochs; None or negative: none.
+        steps_per_epoch: of the epochs to come; None: unknown.
+        ahead: `steps_ahead`.
+    """
     limits = []
     if max_steps is not None and max_steps >= 0:
         limits.append(max_steps)
     if max_epochs is not None and max_epochs >= 0 and steps_per_epoch is not None:
-        limits.append(max_epochs * steps_per_epoch)
+        limits.append(max(0, max_epochs * steps_per_epoch - ahead))
     return min(limits) if limits else None
 
 
 def validations_to_come(
-    trainer: Any, batches_per_epoch: int | None, steps_per_epoch: int | None, planned: int | None
+    trainer: Any,
+    batches_per_epoch: int | None,
+    steps_per_epoch: int | None,
+    planned: int | None,
+    *,
+    ahead: int = 0,
 ) -> int | None:
-    """Validations between here and the planned end; None where the end is not known."""
+    """Validations between here and the planned end; None where the end is not known.
+
+    Args:
+        trainer: at the start of its fit.
+        batches_per_epoch: None: unknown.
+        steps_per_epoch: None: unknown.
+        planned: global step of the end; None: unknown.
+        ahead: `steps_ahead`.
+    """
     if not trainer.enable_validation:
         return 0
     every = _finite(trainer.val_check_batch)
@@ -129,7 +173,7 @@ def validations_to_come(
         validating = (epochs + 1) % epochs_between == 0
         return whole + (in_rest // every if validating else 0)
 
-    return until(planned) - until(min(trainer.global_step, planned))
+    return until(planned + ahead) - until(min(trainer.global_step, planned) + ahead)
 
 
 def _finite(value: Any) -> int | None:

@@ -32,12 +32,15 @@ class ProgressMade:
         """Faults in a row without progress."""
         self.is_elastic = False
         """Whether a rank has made itself known: a SelfScheduler was constructed in it."""
+        self.is_fitting = False
+        """Whether a fit is under way in the present segment: only then can a step end in a checkpoint."""
         self._furthest_at_fault = (0, 0)
         self._started_from = (1, 0)
 
     def segment_started(self) -> None:
         """A new segment goes on from the newest checkpoint."""
         self._started_from = (self.fit, self.step)
+        self.is_fitting = False
 
     def saw(self, event: Any) -> None:
         """An event of a rank."""
@@ -47,8 +50,10 @@ class ProgressMade:
             if event.fit != self.fit:
                 self.checkpoint_step = None
             self.fit, self.step = event.fit, event.step
+            self.is_fitting = True
         elif isinstance(event, Progressed | FitFinished):
             self.fit, self.step = event.fit, event.step
+            self.is_fitting = isinstance(event, Progressed)
         elif isinstance(event, StepsTimed) and event.timings:
             self.step = max(self.step, event.timings[-1].step)
         elif isinstance(event, CheckpointSaved):

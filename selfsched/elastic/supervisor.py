@@ -69,6 +69,8 @@ _ATTACH_SECONDS = 30.0
 """For the client to connect after it started us."""
 _CLIENT_GONE_GRACE_SECONDS = 30.0
 _TERMINATED_GRACE_SECONDS = 25.0
+_NO_FIT_GRACE_SECONDS = 5.0
+"""What a program in which no fit is under way may take to end, once SIGTERM has told it to."""
 _STOP_PATIENCE_SECONDS = 1.0
 _SHORTEST_NOTICE_SECONDS = 2.0
 """How long a Stop lets a validation go on before it is owed to the next segment."""
@@ -109,6 +111,8 @@ class Supervisor:
         self._hinted = False
         self._warned: set[str] = set()
         self._made = ProgressMade()
+        self._is_cut_short = False
+        """Whether the run was stopped where no fit was under way."""
         self._stops = 0
         self._terminated = False
         self._stop_outcome: RunOutcome | None = None
@@ -274,7 +278,7 @@ class Supervisor:
     def _conclude(self, segment: RunningSegment, verdict: Verdict) -> EndReason:
         """What follows from a segment's end."""
         step = self._made.step
-        told_to_end = self._job.fixed and segment.order is not Order.GO_ON
+        told_to_end = self._is_cut_short or (self._job.fixed and segment.order is not Order.GO_ON)
         match verdict.kind:
             case "finished" if not told_to_end:
                 self._ended = RunOutcome("finished", EXIT_FINE, step=step)
@@ -398,6 +402,10 @@ class Supervisor:
             segment.killed_at = min(segment.killed_at, now + within_seconds)
         if self._job.fixed:
             segment.signal(signal.SIGTERM)
+        elif not self._made.is_fitting:  # there is no step to wait for, and nothing to save
+            segment.killed_at = min(segment.killed_at, now + _NO_FIT_GRACE_SECONDS)
+            segment.signal(signal.SIGTERM)
+            self._is_cut_short = True
 
     def terminate(self) -> None:
         """SIGTERM came: checkpoint and leave within its grace. Safe in a signal handler."""

@@ -11,7 +11,13 @@ from typing import Any
 
 from selfsched.core.events import FitStarted
 from selfsched.elastic.ends import end_facts
-from selfsched.elastic.fit_record import planned_steps, step_limit, time_limit, validations_to_come
+from selfsched.elastic.fit_record import (
+    planned_steps,
+    step_limit,
+    steps_ahead,
+    time_limit,
+    validations_to_come,
+)
 from selfsched.elastic.lightning_internals import position_at_start
 
 
@@ -28,11 +34,13 @@ def fit_started(trainer: Any, module: Any, *, fit: int, at: float, package: str)
     batches = _finite(getattr(trainer, "num_training_batches", None))
     steps_per_epoch = _steps_per_epoch(trainer, module, batches)
     max_epochs = _limit(trainer.max_epochs)
-    planned = planned_steps(trainer.max_steps, trainer.max_epochs, steps_per_epoch)
+    place = position_at_start(trainer)
+    ahead = steps_ahead(trainer, place, batches, steps_per_epoch)
+    planned = planned_steps(trainer.max_steps, trainer.max_epochs, steps_per_epoch, ahead=ahead)
     batch = _loader_batch(trainer)
     world = int(trainer.world_size)
     global_batch = batch * world * int(trainer.accumulate_grad_batches) if batch else None
-    epoch, done = position_at_start(trainer) or (None, None)
+    epoch, done = place or (None, None)
     return FitStarted(
         fit=fit,
         package=package,
@@ -46,7 +54,7 @@ def fit_started(trainer: Any, module: Any, *, fit: int, at: float, package: str)
         batches_per_epoch=batches,
         steps_per_epoch=steps_per_epoch,
         max_epochs=max_epochs,
-        validations=validations_to_come(trainer, batches, steps_per_epoch, planned),
+        validations=validations_to_come(trainer, batches, steps_per_epoch, planned, ahead=ahead),
         allowed_devices=_dividing_counts(global_batch, world),
         resume="never",
         gradient_bytes=gradient_bytes(module),

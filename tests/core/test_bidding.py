@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfsched.core.bidding import (
+    aside_words,
     duration_words,
     limit_words,
     saving_words,
@@ -51,12 +52,18 @@ def test_durations_are_said_as_people_say_them(seconds: float, words: str) -> No
     assert duration_words(seconds) == words
 
 
+def test_what_is_no_step_is_named_where_it_is_a_tenth_of_the_training() -> None:
+    (words,) = aside_words({"validation": 40.0, "checkpoint_save": 5.0}, 100.0)
+    assert words.startswith("Validation is 40% of the training so far")
+    assert aside_words({"validation": 40.0}, 0.0) == ()
+
+
 def test_words_say_what_would_be_saved_lost_or_unchanged() -> None:
     words = saving_words(left(100.0), {1: (left(190.0), 5.0), 2: (left(99.0), 0.0), 4: (left(40.0), 5.0)})
     assert words == (
-        "1 device would cost 1 min 35 s on top of 1 min 40 s.",
+        "1 device would cost 1 min 35 s on top of the 1 min 40 s that are left.",
         "2 devices would change nothing.",
-        "4 devices would save 55 s of 1 min 40 s.",
+        "4 devices would save 55 s of the 1 min 40 s that are left.",
     )
 
 

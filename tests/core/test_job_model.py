@@ -127,6 +127,7 @@ def test_after_thirty_steady_steps_the_job_is_able_to_bid() -> None:
     assert bid[1] is not None
     assert bid[2] is not None
     assert bid[2] < bid[1]
+    assert not any("epoch is unknown" in words for words in fit.model.explanation(fit.now).words)
 
 
 def test_a_job_of_minute_long_steps_is_able_to_bid_after_a_minute() -> None:

@@ -487,3 +487,14 @@ def test_a_limit_of_time_that_waits_for_the_end_of_an_epoch_is_not_over_before_i
     assert work is not None
     assert (work.cap_seconds, work.cap_steps) == (0.0, (250.0, 400.0))
     assert book.fraction_done(103.0) == pytest.approx(150 / 400)
+
+
+def test_a_limit_of_time_that_waits_for_the_least_steps_is_not_over_before_them() -> None:
+    book = ledger(max_epochs=-1, max_seconds=2.0, min_steps=400)
+    book.progressed(at(100))
+    assert book.fraction_done(103.0) == pytest.approx(100 / 400)
+
+
+def test_a_run_that_a_time_ends_has_a_known_limit_whatever_its_epochs() -> None:
+    assert ledger(planned_steps=None).has_no_known_limit
+    assert not ledger(planned_steps=None, max_seconds=60.0).has_no_known_limit

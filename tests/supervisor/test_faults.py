@@ -186,6 +186,17 @@ def test_a_second_ctrl_c_ends_a_rank_that_hangs(runs: Runs, state: Path) -> None
     run.assert_nothing_left()
 
 
+@pytest.mark.parametrize("trap", ["exit 0", "", "echo goes on"])
+def test_ctrl_c_ends_a_program_in_which_no_fit_is_under_way(runs: Runs, trap: str) -> None:
+    words = f"trap '{trap}' TERM; echo begun; while true; do sleep 0.05; done"
+    run = runs.start(["bash", "-c", words], plan="1@0")
+    run.wait_for_event("segment_began")
+    wait_for(lambda: "begun" in (run.directory / "output.log").read_text(), what="the program to begin")
+    run.client.send_signal(signal.SIGINT)
+    assert run.finish() == 130, run.output()
+    run.assert_nothing_left()
+
+
 def test_sigterm_checkpoints_and_leaves_to_be_resumed(runs: Runs, state: Path) -> None:
     run = runs.tiny(state, 6000, plan="1@0")
     run.wait_for_event("progressed", step=5)
