@@ -16,6 +16,8 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -191,23 +193,47 @@ def _view(path: Path, started_at: float) -> RunView | None:
     job = _json(path / description.FILE_NAME)
     if job is None:
         return None
-    told = _json(path / history.FILE_NAME) or {}
+    told = _told(path / history.FILE_NAME)
     state, outcome = _state(path)
     return RunView(
         name=path.name,
-        job=_text(told.get("job")),
-        job_name=_text(told.get("name")) or _text(job.get("name")) or path.name,
+        job=told.job,
+        job_name=told.name or _text(job.get("name")) or path.name,
         run_directory=str(path),
         notebook=_text(job.get("notebook")),
         kernel_id=_text(job.get("kernel_id")),
         detached=job.get("detached") is True,
         state=state,
-        started_at=started_at,
+        started_at=_number(job.get("started_at_unix")) or started_at,
         ended_at=_modified_at(path / "outcome.json") if outcome else None,
         step=_whole(outcome.get("step")),
-        planned_steps=_whole(told.get("planned_steps")),
+        planned_steps=told.planned_steps,
         message=(_text(outcome.get("message")) or "")[:2000],
     )
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What is taken from a run's history."""
+
+    job: str | None = None
+    name: str | None = None
+    planned_steps: int | None = None
+
+
+def _told(path: Path) -> _Told:
+    """From a file that may be large, and is mostly the one of the last look."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return _Told()
+    return _read_history(path, (found.st_mtime_ns, found.st_size, found.st_ino))
+
+
+@lru_cache(maxsize=4 * MOST_RUNS)
+def _read_history(path: Path, stamp: tuple[int, int, int]) -> _Told:
+    told = _json(path) or {}
+    return _Told(_text(told.get("job")), _text(told.get("name")), _whole(told.get("planned_steps")))
 
 
 def _state(path: Path) -> tuple[str, dict[str, Any]]:
@@ -279,6 +305,10 @@ def _json(path: Path) -> dict[str, Any] | None:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _whole(value: Any) -> int | None:
