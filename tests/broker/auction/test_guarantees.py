@@ -1,7 +1,8 @@
 """What an auction guarantees on any small market, held against every division that there is.
 
-`themis` and `selfsched` alike: no division would end one job sooner and none later; under `themis` nobody is left
-worse off than on its share. How long anybody waits, over many auctions, is in `tests/simulator/test_guarantees.py`.
+`themis` and `selfsched` alike: no division would end one job sooner and none later; under `themis` nobody
+is left worse off than on its share. How long anybody waits, over many auctions: see
+`tests/simulator/test_guarantees.py`.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def test_a_table_of_a_million_rows_is_refused_unread_and_one_of_some_hundred_by_
     broker: LiveBroker,
 ) -> None:
     job = register(broker.admin)
-    answer = tell(broker, job, 1_000_000 * [row(1)])
+    answer = tell(broker, job, 1_000_000 * ['{"placement":{"devices":1},"remaining_seconds":1}'])
     assert (answer.status_code, problem(answer).status) == (413, 413)
     assert "bytes" in problem(answer).detail
     answer = tell(broker, job, [row(n) for n in range(1, 258)])
