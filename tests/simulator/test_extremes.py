@@ -86,6 +86,20 @@ def test_ten_thousand_jobs_on_one_device_end_at_the_limit_with_what_there_is(tmp
     assert "the result is partial" in result.stderr
 
 
+@pytest.mark.slow
+def test_ten_thousand_jobs_at_once_on_one_device_end_at_the_limit() -> None:
+    """What falls on one instant is not broken off: the limit of real time holds between two of them."""
+    options = SimulationOptions(cluster=one_node(1), habits=QUICK, limit_seconds=0.5)
+    simulation = Simulation(
+        [rigid_job(f"j{n}", 0, 1, 50) for n in range(10_000)], policy_named("selfsched"), options
+    )
+    simulation.run()
+    assert simulation.partial == "stopped after 0.5 s of real time"
+    assert len(simulation.jobs) == 10_000
+    assert simulation.books.auctions
+    simulation.books.validate()
+
+
 def test_a_wide_job_spans_nodes() -> None:
     cluster = parse_cluster("3x2")
     job = TraceJob(
@@ -99,7 +113,7 @@ def test_a_wide_job_spans_nodes() -> None:
 # --- nodes that die ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ["selfsched", "themis", "fifo"])
+@pytest.mark.parametrize("policy", sorted(POLICIES))
 @pytest.mark.parametrize("round_seconds", [60.0, None])
 def test_half_the_nodes_die_within_a_round_and_everything_ends_all_the_same(
     policy: str, round_seconds: float | None
