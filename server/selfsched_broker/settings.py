@@ -29,6 +29,21 @@ DEFAULT_POLICY = "selfsched"
 DEFAULT_STATE_DIR = Path("/var/lib/selfsched")
 SYSTEM_CONFIG = Path("/etc/selfsched/broker.toml")
 _MOST_SECONDS = 31_536_000.0
+SERVE_OPTIONS = {
+    "state_dir": "--state-dir",
+    "host": "--host",
+    "port": "--port",
+    "socket": "--socket",
+    "tls_cert": "--tls-cert",
+    "tls_key": "--tls-key",
+    "tls_in_front": "--i-terminate-tls-in-front",
+    "slots": "--slots",
+    "agent": "--no-agent",
+    "policy": "--policy",
+    "ready_file": "--ready-file",
+    "term_seconds": "--term",
+}
+"""Options of `serve` that are settings; all others are set in the environment or the config file."""
 _LEASE_MEANINGS = {
     "report_seconds": "How often a job reports.",
     "ttl_seconds": "A job that does not report for so long stops by itself.",
@@ -200,7 +215,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("policy", str, "name", f"`{DEFAULT_POLICY}`", "The rule by which devices are divided."),
     Setting(
         "payments", _payments, "`auto`, `record` or `charge`", "`auto`",
-        "Whether winners of `themis` pay for what their win costs others, or it is only recorded.",
+        "Whether winners of `themis` pay for what their win costs others, or it is only recorded"
+        " (`auto`, so far).",
     ),
     Setting("ready_file", _path, "path", "", "A further `broker.json`, written once it listens."),
     Setting(
@@ -342,7 +358,8 @@ def _first(
 ) -> tuple[str, str | None]:
     """(where it stands, its text) from the first source that has it."""
     if arguments.get(setting.name) is not None:
-        return f"--{setting.name.replace('_', '-')}", _text(arguments[setting.name])
+        source = SERVE_OPTIONS.get(setting.name, setting.name)
+        return source, _text(arguments[setting.name])
     if setting.variable in env:
         return setting.variable, env[setting.variable]
     if setting.name in file:
@@ -365,9 +382,9 @@ def _parsed(setting: Setting, source: str, text: str) -> Any:
 
 def markdown_table() -> str:
     """The table of `docs/administration.md`."""
-    rows = ["| variable | config file | value | default | meaning |", "|---|---|---|---|---|"]
+    rows = ["| variable | config file | `serve` | value | default | meaning |", "|---|---|---|---|---|---|"]
     for setting in SETTINGS:
-        cells = (setting.variable, setting.name)
-        shown = (setting.kind, setting.default or "-", setting.meaning)
-        rows.append(f"| `{cells[0]}` | `{cells[1]}` | {' | '.join(shown)} |")
+        option = SERVE_OPTIONS.get(setting.name)
+        shown = (f"`{option}`" if option else "-", setting.kind, setting.default or "-", setting.meaning)
+        rows.append(f"| `{setting.variable}` | `{setting.name}` | {' | '.join(shown)} |")
     return "\n".join(rows) + "\n"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from selfsched.errors import InvalidSettings
-from selfsched_broker import settings
+from selfsched_broker import cli, settings
 from selfsched_broker.core import policies
 from selfsched_broker.settings import load
 
@@ -52,9 +53,9 @@ def test_the_jobs_sides_names_are_not_judged() -> None:
         ({"port": "65536"}, "--port"),
         ({"port": "x"}, "--port"),
         ({"slots": 0}, "--slots"),
-        ({"term_seconds": "NaN"}, "--term-seconds"),
-        ({"term_seconds": float("inf")}, "--term-seconds"),
-        ({"term_seconds": -1}, "--term-seconds"),
+        ({"term_seconds": "NaN"}, "--term = "),
+        ({"term_seconds": float("inf")}, "--term = "),
+        ({"term_seconds": -1}, "--term = "),
         ({"fairness_knob": 1.5}, "between 0 and 1"),
         ({"ttl_seconds": 5}, "less than ttl_seconds"),
         ({"tls_cert": "a.pem"}, "belong together"),
@@ -62,7 +63,7 @@ def test_the_jobs_sides_names_are_not_judged() -> None:
         ({"host": "::"}, "--i-terminate-tls-in-front"),
         ({"host": "127.evil.example"}, "--i-terminate-tls-in-front"),
         ({"state_dir": ""}, "--state-dir"),
-        ({"agent": "maybe"}, "--agent"),
+        ({"agent": "maybe"}, "--no-agent"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(given: dict[str, Any], words: str) -> None:
@@ -94,6 +95,18 @@ def test_a_socket_alone_opens_no_port() -> None:
 def test_the_restart_window_follows_ttl_and_grace() -> None:
     found = load(environment={}, ttl_seconds=20, grace_seconds=3).lease
     assert found.restart_window_seconds == 23
+
+
+def test_every_option_of_serve_that_is_a_setting_is_one_of_the_command() -> None:
+    command = next(found for found in cli.app.registered_commands if found.callback is cli.serve)
+    assert command.callback is not None
+    words = str(inspect.signature(command.callback))
+    own = {"private", "config", "as_json"}
+    named = {name.removeprefix("no_") for name in inspect.signature(command.callback).parameters} - own
+    named = {"term_seconds" if name == "term" else name for name in named}
+    assert named == set(settings.SERVE_OPTIONS)
+    assert "--i-terminate-tls-in-front" in words
+    assert set(settings.SERVE_OPTIONS) <= {setting.name for setting in settings.SETTINGS}
 
 
 def test_the_documentation_has_the_table() -> None:
