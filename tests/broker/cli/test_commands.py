@@ -96,7 +96,7 @@ def test_mistakes_are_explained(run: Run, state: Path, arguments: tuple[str, ...
     [
         (("serve", "--host", "0.0.0.0"), "--i-terminate-tls-in-front"),
         (("serve", "--slots", "0"), "--slots"),
-        (("serve", "--term", "nan"), "--term-seconds"),
+        (("serve", "--term", "nan"), "--term = "),
         (("serve", "--wrong"), "--wrong"),
         (("serve", "--port", "0", "--tls-cert", "/no.pem", "--tls-key", "/no.key"), "/no.pem"),
         (("users", "list"), "there is no broker at"),
