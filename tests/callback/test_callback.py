@@ -209,7 +209,7 @@ def test_a_limit_of_time_is_known_from_lightnings_timer(tmp_path: Path) -> None:
     fit.fit(module(), stream_loader())
     assert callback.model is not None
     assert callback.model.progress().planned_steps == 5
-    assert callback.model._ledger.max_seconds == pytest.approx(3600)
+    assert callback.model.known.ledger.max_seconds == pytest.approx(3600)
 
 
 # --- it never hurts -------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def test_a_fault_of_the_model_is_said_once_and_training_goes_on(tmp_path: Path) 
 
     def spoil(_: Any) -> None:
         assert callback._model is not None
-        callback._model._steps = None  # type: ignore[assignment]
+        callback._model.known.steps = None  # type: ignore[assignment]
 
     fit = trainer(LIGHTNING, tmp_path, callback, spy(LIGHTNING, "on_train_start", spoil), max_steps=80)
     with warnings.catch_warnings(record=True) as caught:
@@ -315,11 +315,11 @@ def test_our_checkpoints_and_validations_are_told_apart_from_steps(tmp_path: Pat
     fit = trainer(LIGHTNING, tmp_path, callback, save, max_epochs=2, enable_checkpointing=True)
     fit.fit(module(), loader(10), loader(2))
     assert callback.model is not None
-    spans = callback.model._ledger.spans
+    spans = callback.model.known.ledger.spans
     assert spans["validation"].count == 2
     assert spans["checkpoint_save"].count == 4
     assert spans["epoch_end"].count == 1
-    assert callback.model._restart.checkpoint_bytes > 1000
+    assert callback.model.known.restart.checkpoint_bytes > 1000
 
 
 def test_measuring_neither_synchronises_a_device_nor_calls_a_collective(
