@@ -61,6 +61,15 @@ class Answer:
         """Whether the broker should be looked for again: it is away, it is another, or does not know us."""
         return self.status >= HTTPStatus.INTERNAL_SERVER_ERROR or self.status == HTTPStatus.UNAUTHORIZED
 
+    @property
+    def is_away(self) -> bool:
+        """Whether no broker of ours has answered: what people are told, and no mistake of anybody here."""
+        return self.status in (
+            HTTPStatus.BAD_GATEWAY,
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            HTTPStatus.GATEWAY_TIMEOUT,
+        )
+
     def unless_known(self, etag: str | None) -> Answer:
         """This answer; without its body for who has it already."""
         if self.is_news and etag is not None and self.etag == etag:

@@ -16,7 +16,7 @@ from selfsched_jupyter.room import Room
 def load(server: ServerApp) -> None:
     """Add the handlers below the server's base URL. Nothing is looked for or opened yet."""
     application: Application = server.web_app
-    application.settings[handlers.SETTING] = Room()
+    application.settings[handlers.SETTING] = Room(say=server.log.warning)
     base = re.escape(application.settings["base_url"])
     rules: list[Any] = [  # tornado's own union of rules
         (url_path_join(base, "selfsched", "api", tail), handler)

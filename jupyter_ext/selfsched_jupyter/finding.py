@@ -21,7 +21,7 @@ Kind = Literal["set", "lab", "private", "none"]
 NO_BROKER_WORDS = (
     "No broker is running. Training with selfsched.Trainer or `selfsched run` starts one of your own; "
     "to join your lab's, set SELFSCHED_BROKER to its address before JupyterLab starts, or write "
-    "broker = \"...\" into ~/.config/selfsched/config.toml."
+    'broker = "..." into ~/.config/selfsched/config.toml.'
 )
 
 

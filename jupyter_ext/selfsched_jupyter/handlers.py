@@ -48,6 +48,7 @@ class SelfschedHandler(APIHandler):
 
     def answer(self, answer: Answer) -> None:
         """Send an answer."""
+        self._is_said_elsewhere = answer.is_away
         self.set_status(answer.status)
         self.set_header("Cache-Control", "no-store")
         if answer.etag is not None:
@@ -58,6 +59,13 @@ class SelfschedHandler(APIHandler):
             self.finish(answer.body, set_content_type=answer.media)
         else:
             self.finish()
+
+    _is_said_elsewhere = False
+
+    def _log(self) -> None:
+        """Jupyter logs each 5xx as an error; a broker that is away is said once, by the room."""
+        if not self._is_said_elsewhere:
+            super()._log()
 
     def write_error(self, status_code: int, **details: Any) -> None:
         """A problem document in place of Jupyter's own page; it never shows an exception's text."""

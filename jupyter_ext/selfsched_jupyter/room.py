@@ -2,7 +2,8 @@
 
 The broker is looked for when it is first needed, again when it stops answering or no longer
 accepts us, and now and then in between: a private one begins with its user's first job, a
-lab's may be set up later, a token may be renewed.
+lab's may be set up later, a token may be renewed. That it is away is said in the server's log
+when it begins and when it is over, not at each question.
 """
 
 from __future__ import annotations
@@ -32,28 +33,43 @@ class Room:
 
     Args:
         look: finds the broker; it may block, and runs in a thread.
+        say: tells the server's log.
     """
 
-    def __init__(self, look: Callable[[], Found] = find) -> None:
+    def __init__(
+        self, look: Callable[[], Found] = find, *, say: Callable[[str], object] = lambda _: None
+    ) -> None:
         self._look = look
+        self._say = say
+        self._is_away = False
         self._found = Found(kind="none")
         self._upstream: Upstream | None = None
         self._look_at = 0.0
         self._looking = asyncio.Lock()
+        self._search: asyncio.Task[None] | None = None
         self._shared = SharedAnswers(self._ask)
         self._runs: tuple[RunView, ...] = ()
         self._runs_until = 0.0
         self._reading = asyncio.Lock()
 
     async def found(self) -> Found:
-        """The broker in use."""
+        """The broker in use. Who has one does not wait while it is looked for another."""
+        if self._upstream is None:
+            await self._look_around()
+        elif self._is_time_to_look() and (self._search is None or self._search.done()):
+            self._search = asyncio.ensure_future(self._look_around())
+        return self._found
+
+    def _is_time_to_look(self) -> bool:
+        return asyncio.get_running_loop().time() >= self._look_at
+
+    async def _look_around(self) -> None:
         async with self._looking:
-            now = asyncio.get_running_loop().time()
-            if now >= self._look_at:
-                await self._take(await asyncio.to_thread(self._look))
-                pause = LOOK_AGAIN_SECONDS if self._upstream else LOOK_AGAIN_IN_TROUBLE_SECONDS
-                self._look_at = asyncio.get_running_loop().time() + pause
-            return self._found
+            if not self._is_time_to_look():  # somebody else has looked meanwhile
+                return
+            await self._take(await asyncio.to_thread(self._look))
+            pause = LOOK_AGAIN_SECONDS if self._upstream else LOOK_AGAIN_IN_TROUBLE_SECONDS
+            self._look_at = asyncio.get_running_loop().time() + pause
 
     async def _take(self, found: Found) -> None:
         if self._upstream is not None and found == self._upstream.found:
@@ -81,10 +97,19 @@ class Room:
         if self._upstream is None:
             return no_broker(found)
         answer = await self._upstream.ask(call, etag=etag)
+        self._note(answer)
         if answer.is_trouble:
             soon = asyncio.get_running_loop().time() + LOOK_AGAIN_IN_TROUBLE_SECONDS
             self._look_at = min(self._look_at, soon)
         return answer
+
+    def _note(self, answer: Answer) -> None:
+        """Say when the broker goes away and when it is back."""
+        is_away = answer.is_away
+        if is_away != self._is_away:
+            self._is_away = is_away
+            state = "does not answer" if is_away else "answers again"
+            self._say(f"selfsched: the broker at {self._found.address} {state}")
 
     async def runs(self) -> tuple[RunView, ...]:
         """The runs on this machine, newest first.
@@ -109,6 +134,8 @@ class Room:
     async def close(self) -> None:
         """End what is under way: the server ends."""
         self._shared.close()
+        if self._search is not None:
+            self._search.cancel()
         if self._upstream is not None:
             await self._upstream.close()
 

@@ -59,7 +59,11 @@ class JupyterProcess:
 
 @contextmanager
 def jupyter_process(
-    home: Path, *, base_url: str = "/", environment: Mapping[str, str] | None = None
+    home: Path,
+    *,
+    base_url: str = "/",
+    environment: Mapping[str, str] | None = None,
+    options: tuple[str, ...] = (),
 ) -> Iterator[JupyterProcess]:
     """Run one; `home` is all that it finds of its user."""
     port = _free_port()
@@ -67,7 +71,7 @@ def jupyter_process(
     command = [
         sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root", "--debug", f"--port={port}",
         "--ServerApp.port_retries=0", f"--ServerApp.base_url={base_url}", f"--ServerApp.root_dir={home}",
-        f"--IdentityProvider.token={JUPYTER_TOKEN}",
+        f"--IdentityProvider.token={JUPYTER_TOKEN}", *options,
     ]  # fmt: skip
     with open(log_path, "wb") as log:
         process = subprocess.Popen(

@@ -243,8 +243,9 @@ def test_a_redirect_is_never_followed(page: httpx.Client, broker: OddBroker, els
 
 
 def test_a_broker_that_is_away_is_said_so_and_asked_again_when_it_is_back(
-    page: httpx.Client, broker: OddBroker
+    page: httpx.Client, broker: OddBroker, jupyter: JupyterProcess
 ) -> None:
+    before = jupyter.log.count(f"the broker at {broker.url} does not answer")
     assert page.get("broker/auctions?last=1").status_code == 200
     broker.stop()
     try:
@@ -253,9 +254,13 @@ def test_a_broker_that_is_away_is_said_so_and_asked_again_when_it_is_back(
         hello = page.get("hello").json()
         assert hello["problem"]["code"] == "broker_unreachable"
         assert hello["broker"]["url"] == broker.url
+        for _ in range(5):
+            page.post("broker/forecast", json=WHAT_IF)
     finally:
         broker.start()
     assert page.get("broker/auctions?last=3").status_code == 200
+    assert jupyter.log.count(f"the broker at {broker.url} does not answer") == before + 1
+    assert " 503 " not in jupyter.log
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -347,3 +352,17 @@ def test_an_unknown_address_and_a_mistyped_run_are_worded(page: httpx.Client, tm
     answer = page.get("runs/no-such-run/output")
     assert (answer.status_code, code(answer)) == (404, "no_such_run")
     assert code(page.get("runs/x/output?from=-1")) == "not_forwarded"
+
+
+def test_who_may_only_look_is_told_so_and_can_order_nothing(broker: OddBroker, tmp_path: Path) -> None:
+    tests = Path(__file__).parents[1]
+    environment = {"SELFSCHED_BROKER": broker.url, "PYTHONPATH": str(tests)}
+    options = ("--ServerApp.authorizer_class=jupyter.viewer.OnlyLooking",)
+    with (
+        jupyter_process(tmp_path, environment=environment, options=options) as server,
+        server.client() as page,
+    ):
+        assert page.get("broker/cluster").status_code == 200
+        answer = page.post("broker/jobs/job-1/control", json={"action": "stop"})
+    assert (answer.status_code, code(answer)) == (403, "jupyter_refused")
+    assert broker.asked("/v1/jobs/job-1/control") == 0
