@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -366,3 +367,25 @@ def test_who_may_only_look_is_told_so_and_can_order_nothing(broker: OddBroker, t
         answer = page.post("broker/jobs/job-1/control", json={"action": "stop"})
     assert (answer.status_code, code(answer)) == (403, "jupyter_refused")
     assert broker.asked("/v1/jobs/job-1/control") == 0
+
+
+def test_a_token_that_was_renewed_counts_without_a_restart(broker: OddBroker, tmp_path: Path) -> None:
+    def strict(heard: Heard) -> Said:
+        if heard.headers.get("Authorization") != f"Bearer {TOKEN}":
+            return problem(401, "not_authenticated", "a valid token is needed")
+        return well_behaved(heard)
+
+    broker.reset(strict)
+    token_file = tmp_path / "token"
+    token_file.touch(mode=0o600)
+    token_file.write_text("ss_one-that-was-revoked")
+    environment = {"SELFSCHED_BROKER": broker.url, "SELFSCHED_TOKEN_FILE": str(token_file)}
+    with jupyter_process(tmp_path, environment=environment) as server, server.client() as page:
+        hello = page.get("hello").json()
+        assert (hello["account"], hello["problem"]["code"]) == (None, "not_authenticated")
+        token_file.write_text(TOKEN)
+        give_up_at = time.monotonic() + 20
+        while page.get("hello").json()["problem"] is not None and time.monotonic() < give_up_at:
+            time.sleep(0.1)
+        assert page.get("hello").json()["account"]["account"] == "ada"
+        assert TOKEN not in server.log
