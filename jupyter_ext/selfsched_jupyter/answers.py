@@ -17,6 +17,7 @@ internal_error      a mistake of this extension's own
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
@@ -25,6 +26,7 @@ from selfsched.protocol import Problem
 
 JSON = "application/json"
 PROBLEM = "application/problem+json"
+_TAG = re.compile(r'"[!#-~]{1,128}"')
 
 
 class OwnCode(StrEnum):
@@ -85,6 +87,15 @@ def not_modified(etag: str | None) -> Answer:
 def tag_of(body: bytes) -> str:
     """An ETag for a body that came without one."""
     return f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+
+
+def tag_in(header: str | None) -> str | None:
+    """The ETag that a browser has; None: none that is ours.
+
+    A proxy that packs answers makes a tag a weak one (`W/"..."`) on the way: it is the same here.
+    """
+    tag = (header or "").removeprefix("W/")
+    return tag if _TAG.fullmatch(tag) else None
 
 
 def trouble(status: int, code: str, detail: str, *, retry_after: str | None = None) -> Answer:

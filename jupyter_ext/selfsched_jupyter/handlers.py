@@ -21,7 +21,7 @@ from selfsched.errors import InvalidMessage, InvalidSettings
 from selfsched.protocol import AccountView, Problem, parse
 from selfsched_jupyter import __version__
 from selfsched_jupyter.allowed import NotForwarded, call_of
-from selfsched_jupyter.answers import Answer, OwnCode, trouble
+from selfsched_jupyter.answers import Answer, OwnCode, tag_in, trouble
 from selfsched_jupyter.hello import Hello, ProblemWords, ShownBroker
 from selfsched_jupyter.room import Room
 from selfsched_jupyter.runs import NoSuchRun, RunView, read_output
@@ -158,7 +158,7 @@ class BrokerHandler(SelfschedHandler):
             self.answer(trouble(refused.status, refused.code, refused.detail))
             return
         if method == "GET":
-            work = self.room.get(call, self.request.headers.get("If-None-Match"))
+            work = self.room.get(call, tag_in(self.request.headers.get("If-None-Match")))
             answer = await self.while_connected(work)
         else:
             answer = await self.room.order(call)

@@ -304,6 +304,20 @@ def test_fifty_panels_cost_the_broker_one_poll(jupyter: JupyterProcess, broker: 
     assert broker.asked("/v1/cluster") <= 4
 
 
+def test_a_tag_is_known_again_even_if_a_proxy_has_made_it_weak(page: httpx.Client, broker: OddBroker) -> None:
+    tag = page.get("broker/cluster").headers["etag"]
+    for sent in (tag, f"W/{tag}"):
+        answer = page.get("broker/cluster", headers={"If-None-Match": sent})
+        assert (answer.status_code, answer.content, answer.headers["etag"]) == (304, b"", tag)
+
+
+@pytest.mark.parametrize("sent", [b"*", b"x", b'"a", "b"', b'"\xe4"', b'""', b'"' + b"x" * 500 + b'"'])
+def test_a_tag_that_is_none_of_ours_is_no_tag(page: httpx.Client, broker: OddBroker, sent: bytes) -> None:
+    answer = page.get("broker/cluster?wait_seconds=20", headers={b"If-None-Match": sent})
+    assert answer.status_code == 200
+    assert broker.polled() == 0
+
+
 def test_after_an_order_everybody_is_shown_what_came_of_it(page: httpx.Client, broker: OddBroker) -> None:
     numbers = iter(range(100))
 

@@ -217,6 +217,19 @@ def test_in_each_server_its_user_is_known_to_the_broker_by_the_servers_own_token
         assert (told["account"]["account"], told["account"]["admin"]) == (user, False)
 
 
+def test_commands_in_a_users_server_are_that_users(house: House) -> None:
+    there = {
+        "SELFSCHED_BROKER": house.broker_url,
+        "SELFSCHED_JUPYTERHUB": "1",
+        "JUPYTERHUB_API_TOKEN": house.token("ada", ACCESS),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "selfsched", "status", "--json"],
+        env=environment(house.folder) | there, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 def test_each_sees_their_own_and_an_administrator_all(house: House) -> None:
     jobs, seen = {}, {}
     for user in ("ada", "bob"):
