@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from jupyter_server.serverapp import ServerApp
@@ -16,7 +17,8 @@ from selfsched_jupyter.room import Room
 def load(server: ServerApp) -> None:
     """Add the handlers below the server's base URL. Nothing is looked for or opened yet."""
     application: Application = server.web_app
-    application.settings[handlers.SETTING] = Room(say=server.log.warning)
+    root = Path(server.root_dir).expanduser().absolute()
+    application.settings[handlers.SETTING] = Room(say=server.log.warning, root=root)
     base = re.escape(application.settings["base_url"])
     rules: list[Any] = [  # tornado's own union of rules
         (url_path_join(base, "selfsched", "api", tail), handler)

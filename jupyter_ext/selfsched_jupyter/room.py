@@ -34,12 +34,18 @@ class Room:
     Args:
         look: finds the broker; it may block, and runs in a thread.
         say: tells the server's log.
+        root: where the server's paths of notebooks begin.
     """
 
     def __init__(
-        self, look: Callable[[], Found] = find, *, say: Callable[[str], object] = lambda _: None
+        self,
+        look: Callable[[], Found] = find,
+        *,
+        say: Callable[[str], object] = lambda _: None,
+        root: Path | None = None,
     ) -> None:
         self._look = look
+        self._root = root
         self._say = say
         self._is_away = False
         self._found = Found(kind="none")
@@ -119,7 +125,7 @@ class Room:
         """
         async with self._reading:
             if asyncio.get_running_loop().time() >= self._runs_until:
-                self._runs = await asyncio.to_thread(lambda: list_runs(parent_directory()))
+                self._runs = await asyncio.to_thread(lambda: list_runs(parent_directory(), root=self._root))
                 self._runs_until = asyncio.get_running_loop().time() + RUNS_SECONDS
             return self._runs
 

@@ -51,7 +51,8 @@ class RunView(BaseModel):
     job_name: str
     run_directory: str
     notebook: str | None
-    """Path of the notebook that started it; None: no notebook did, or it is not known."""
+    """Path of the notebook that started it, from the server's root where it lies below it; None: no
+    notebook did, or it is not known."""
     kernel_id: str | None
     detached: bool
     """It goes on without its kernel."""
@@ -94,14 +95,20 @@ def parent_directory() -> Path:
     return settings.load(unknown="ignore").runs_dir or runs_parent()
 
 
-def list_runs(parent: Path, *, most: int = MOST_RUNS) -> tuple[RunView, ...]:
-    """The runs in a directory, newest first, at most so many."""
+def list_runs(parent: Path, *, root: Path | None = None, most: int = MOST_RUNS) -> tuple[RunView, ...]:
+    """The runs in a directory, newest first.
+
+    Args:
+        parent: the directory.
+        root: where the server's own paths of notebooks begin.
+        most: at most so many.
+    """
     try:
         entries = [path for path in parent.iterdir() if _is_own_directory(path)]
     except OSError:
         return ()
     dated = sorted(((_started_at(path), path) for path in entries), key=lambda pair: pair[0], reverse=True)
-    views = (_view(path, started_at) for started_at, path in dated[:most] if started_at > 0)
+    views = (_view(path, started_at, root) for started_at, path in dated[:most] if started_at > 0)
     return tuple(view for view in views if view is not None)
 
 
@@ -189,7 +196,7 @@ def _whole_letters(data: bytes) -> bytes:
 # --- one run ---------------------------------------------------------------------------------
 
 
-def _view(path: Path, started_at: float) -> RunView | None:
+def _view(path: Path, started_at: float, root: Path | None) -> RunView | None:
     job = _json(path / description.FILE_NAME)
     if job is None:
         return None
@@ -200,7 +207,7 @@ def _view(path: Path, started_at: float) -> RunView | None:
         job=told.job,
         job_name=told.name or _text(job.get("name")) or path.name,
         run_directory=str(path),
-        notebook=_text(job.get("notebook")),
+        notebook=_from_root(_text(job.get("notebook")), root),
         kernel_id=_text(job.get("kernel_id")),
         detached=job.get("detached") is True,
         state=state,
@@ -210,6 +217,16 @@ def _view(path: Path, started_at: float) -> RunView | None:
         planned_steps=told.planned_steps,
         message=(_text(outcome.get("message")) or "")[:2000],
     )
+
+
+def _from_root(notebook: str | None, root: Path | None) -> str | None:
+    """A kernel is told the whole path of its notebook; JupyterLab knows it from the server's root."""
+    if notebook is None or root is None:
+        return notebook
+    for start in (root, root.resolve()):
+        with suppress(ValueError):
+            return Path(notebook).relative_to(start).as_posix()
+    return notebook
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,8 @@ import pytest
 from broker.live_broker import LiveBroker, live_broker, register, until_leased
 
 from jupyter.jupyter_process import JupyterProcess, jupyter_process
+from selfsched.elastic.job import JobDescription
+from selfsched.elastic.run_directory import open_run
 
 pytestmark = pytest.mark.slow
 
@@ -124,6 +127,26 @@ def test_an_open_notebook_holds_nothing(lab: Lab, page: httpx.Client) -> None:
         assert page.get(path).status_code == 200
     assert not lab.broker.books.live_accounts()
     assert page.get("broker/cluster").json()["running_jobs"] == 0
+
+
+def test_a_run_and_what_it_printed_are_found_again(lab: Lab, page: httpx.Client) -> None:
+    home = lab.jupyter.home
+    directory, lock = open_run("night", parent=home / ".local" / "state" / "selfsched" / "runs")
+    JobDescription(
+        run_directory=directory.path, name="night", program="payload", working_directory=home,
+        notebook=str(home / "work" / "night.ipynb"), kernel_id="k-1",
+    ).write()  # fmt: skip
+    (directory.path / "output.log").write_text("epoch 1\nepoch 2\n")
+    give_up_at = time.monotonic() + 20
+    while not page.get("runs").json() and time.monotonic() < give_up_at:
+        time.sleep(0.1)
+    run = page.get("runs").json()[0]
+    assert (run["name"], run["state"], run["notebook"]) == ("night", "running", "work/night.ipynb")
+    first = page.get("runs/night/output").json()
+    assert (first["text"], first["complete"]) == ("epoch 1\nepoch 2\n", False)
+    os.close(lock)
+    rest = page.get(f"runs/night/output?from={first['next']}").json()
+    assert (rest["text"], rest["complete"]) == ("", True)
 
 
 def test_a_server_under_a_base_url_answers_nowhere_else(lab: Lab) -> None:

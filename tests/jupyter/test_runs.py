@@ -41,6 +41,20 @@ def test_runs_are_listed_newest_first_with_their_notebooks(tmp_path: Path) -> No
     os.close(new)
 
 
+def test_a_notebook_is_named_as_jupyterlab_names_it(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "work").mkdir(parents=True)
+    link = tmp_path / "link"
+    link.symlink_to(root)
+    runs = tmp_path / "runs"
+    elsewhere = str(tmp_path / "elsewhere.ipynb")
+    for name, notebook in (("a", str(root / "work" / "a.ipynb")), ("b", "work/b.ipynb"), ("c", elsewhere)):
+        os.close(a_run(runs, name, notebook=notebook)[1])
+    for start in (root, link):
+        named = {run.name: run.notebook for run in list_runs(runs, root=start)}
+        assert named == {"a": "work/a.ipynb", "b": "work/b.ipynb", "c": elsewhere}
+
+
 def test_a_run_that_ended_says_how_and_one_that_was_killed_is_lost(tmp_path: Path) -> None:
     directory, lock = a_run(tmp_path, "done")
     directory.write_outcome(RunOutcome(outcome="finished", exit_code=0, message="well done", step=42))
