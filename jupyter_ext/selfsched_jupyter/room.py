@@ -82,10 +82,9 @@ class Room:
             return
         before, self._upstream = self._upstream, Upstream(found) if found.address else None
         self._found = found
+        self._shared.something_changed()
         if before is not None:
-            # Its polls end as unreachable and are asked anew, of the other one.
-            await before.close()
-            self._shared.something_changed()
+            await before.close()  # its polls end as unreachable and are asked anew, of the other one
 
     async def get(self, call: BrokerCall, etag: str | None) -> Answer:
         """A view, shared with whoever asks for it too."""
