@@ -108,3 +108,10 @@ def test_long_runs_end_although_shorter_ones_keep_coming() -> None:
     long, worst = late(policy_named("themis"))
     assert long <= 1.1, "its turn comes as often as its share says"
     assert worst <= 3.0
+
+
+def test_gangs_that_exclude_each_other_run_one_after_the_other() -> None:
+    """Each is as late as the other while it waits: to exchange them at every term would serve nobody."""
+    jobs = simulate([trace_job(n, 0.0, {4: 3000.0}) for n in ("a", "b")], policy_named("selfsched"), DEVICES)
+    assert sorted(job.finished_at or np.inf for job in jobs.values()) == pytest.approx([3005, 6010])
+    assert [job.starts for job in jobs.values()] == [1, 1]

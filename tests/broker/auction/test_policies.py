@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import numpy as np
 import pytest
 
-from selfsched.protocol import Placement
+from selfsched.protocol import BidRow, Placement, StandingBid
 from selfsched_broker.core.policies import POLICIES, policy_named
 from selfsched_broker.core.policies.selfsched import Selfsched, Weights, worths
 from tests.broker.auction.markets import bid, counts, job, market, rule
@@ -215,3 +218,36 @@ def test_where_all_is_done_within_some_terms_the_shortest_still_comes_first() ->
     assert given["long"] + given["middle"] == 1, "the market is too tame to show anything"
     decides = [*longer, gang("other", 1, 240, 6)]
     assert counts(rule(OURS, market(decides, 2)))["other"] == 1, "who does decide the end starts at once"
+
+
+@pytest.mark.parametrize("policy", ["selfsched", "themis"])
+def test_no_worth_is_so_large_that_a_device_stays_idle_beside_it(policy: str, way: str) -> None:
+    """Seconds to decades, new and a year late, light and heavy: what a job is worth is never rounding."""
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        nodes = {name: int(rng.integers(1, 5)) for name in "abc"[: rng.integers(1, 4)]}
+        jobs = []
+        for number in range(rng.integers(2, 7)):
+            sizes, seconds = ((1,), (2,), (1, 2), (1, 2, 4))[rng.integers(4)], 10 ** rng.uniform(0, 8.5)
+            table = bid({n: seconds / n**0.8 for n in sizes}, restart=10)
+            fields = {"age_seconds": 10 ** rng.uniform(0, 7.5), "account_weight": 10 ** rng.uniform(-2, 2)}
+            jobs.append(job(f"j{number}", table, number, **fields))
+        ruling = rule(policy_named(policy), market(jobs, nodes))
+        given = {device for award in ruling.awards.values() for device in award.devices}
+        free = Counter(f"{node}" for node, n in nodes.items() for i in range(n) if f"{node}/{i}" not in given)
+        most = max(free.values(), default=0)
+        able = [j.job for j in jobs if not ruling.awards[j.job].devices and j.allowed_devices[0] <= most]
+        assert not able, f"seed {seed}, {way}: {most} devices of a node are idle"
+
+
+def test_a_move_to_another_model_must_repay_its_restart_too() -> None:
+    """On the other model it would be done a little sooner; a long restart takes more than that."""
+    rows = (
+        BidRow(placement=Placement(devices=1, model="v100"), remaining_seconds=900.0, restart_seconds=600.0),
+        BidRow(placement=Placement(devices=1, model="k80"), remaining_seconds=1000.0),
+    )
+    for restart, node in ((600.0, "k"), (0.0, "v")):
+        table = StandingBid(rows=(rows[0].model_copy(update={"restart_seconds": restart}), rows[1]))
+        held = job("held", table, 1, at_stake=("k/0",))
+        question = market([held], {"v": 1, "k": 1}, models={"v": "v100", "k": "k80"})
+        assert rule(OURS, question).awards["held"].devices == (f"{node}/0",)

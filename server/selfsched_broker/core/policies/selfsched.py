@@ -28,11 +28,13 @@ go where they lose least against other models, and the bound of the critical pat
 
 rho here is T_shared / T_fair, T_fair = the whole run on the larger of its share and m, times jobs
 per device (1 / share, at least 1) over its life as it was and, until its end, as it is: finish-time
-fairness with the crowd of today going on. On several models the run is taken in turns on all of
-them, each for its part of the devices. Remaining times are what the job bids, corrected by the
-progress seen (`metering`). Where the job has to move, U counts with h / (h + 1.2 restart), h being how
-long that will be of use: a term for a job that waits, for who would oust it for as little again; for
-one that changes its devices until its end, but no longer than a term and fifty restarts.
+fairness with the crowd of today going on. With fewer jobs than devices gangs may exclude each other all
+the same: then it is the devices asked for by device that count, for a gang up to its own size. On
+several models the run is taken in turns on all of them, each for its part of the devices. Remaining times
+are what the job bids, corrected by the progress seen (`metering`). Where the job has to move, U counts
+with h / (h + 1.2 restart), h being how long that will be of use: a term for a job that waits, for who
+would oust it for as little again; for one that changes its devices until its end, but no longer than a
+term and fifty restarts.
 
 A placement that was never measured counts as quicker by what measuring it is expected to save
 (`information_seconds` of the bid): a doubtful one is tried where that is cheap.
@@ -45,7 +47,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -56,17 +58,18 @@ import numpy as np
 from selfsched_broker.core.auction import Rule, hold_auction
 from selfsched_broker.core.choices import Standing, Valuation, Worth
 from selfsched_broker.core.fairness import Row, rate, restart_cost
-from selfsched_broker.core.market import Market, Ruling
+from selfsched_broker.core.market import FairnessOptions, Market, Ruling
 from selfsched_broker.core.merit import Merit
 from selfsched_broker.core.policies.matching import Matching, match
 
-LATEST = 100.0
+LATEST = 10.0
+"""A rho of so many times `late_from` is as late as can be: beside more, small worths were rounding errors."""
 DOUBT = 1.28
 """Standard deviations by which a remaining time may well be longer (90 %)."""
 LASTING = 50.0
 """Restarts for which a placement is expected to last: five times what repays one."""
 SHORTEST = 1e3
-"""At most so many times the median job's urgency has a short one."""
+"""At most so many times the median job's urgency has a short one, and a long one at least that part."""
 MOST_LEARNED = 0.5
 """Of a remaining time, what a visit may be expected to save."""
 _LEAST_SECONDS = 1e-3
@@ -123,7 +126,8 @@ def worths(
 ) -> dict[str, Valuation]:
     """What placements are worth to each job of a market."""
     models = Counter(seat.model for seat in (*market.seats, *market.kept_seats))
-    outlooks = {job: _outlook(standing, models) for job, standing in standings.items()}
+    gang = _usual_gang(standings.values())
+    outlooks = {job: _outlook(standing, models, gang) for job, standing in standings.items()}
     if not outlooks:
         return {}
     every = outlooks.values()
@@ -143,7 +147,7 @@ def worths(
     found = {}
     for job, standing in standings.items():
         outlook = outlooks[job]
-        short = min(usual / outlook.remaining, SHORTEST) / standing.allowed[0]
+        short = min(max(usual / outlook.remaining, 1 / SHORTEST), SHORTEST) / standing.allowed[0]
         late = min(max(outlook.rho, 0.0) / weights.late_from, LATEST) ** weights.late_power
         critical = weights.critical if soonest - outlook.late_remaining <= slack else 0.0
         pace = partial(_pace, matching, job, weights.critical * market.total_devices) if matching else None
@@ -189,29 +193,41 @@ def _worth(
             remaining -= min(placement.information_seconds, MOST_LEARNED * remaining)
         gain = undone / max(remaining, _LEAST_SECONDS) / reference
         useful = gain if gain < 1 else 1 + math.log(gain)
-        if moves:
-            restart = restart_cost(standing.rows, placement)
-            horizon = options.term_seconds
-            if standing.held:
-                horizon = min(placement.remaining_seconds, horizon + LASTING * restart)
-            horizon = max(horizon, _LEAST_SECONDS)
-            useful *= horizon / (horizon + options.move_gain * restart)
-        worth = smallest * (urgency * useful + critical * min(gain, 1.0))
+        lasting = _lasting(standing, placement, options) if moves else 1.0
+        worth = smallest * (urgency * useful * lasting + critical * min(gain, 1.0))
         if pace is not None:
-            worth += pace(placement.remaining_seconds)
+            worth += pace(placement.remaining_seconds) * lasting
         return standing.weight * worth
 
     return worth
 
 
-def _outlook(standing: Standing, models: Mapping[str, int]) -> _Outlook:
+def _lasting(standing: Standing, placement: Row, options: FairnessOptions) -> float:
+    """What is left of a placement's use after the move to it."""
+    restart = restart_cost(standing.rows, placement)
+    horizon = options.term_seconds
+    if standing.held:
+        horizon = min(placement.remaining_seconds, horizon + LASTING * restart)
+    horizon = max(horizon, _LEAST_SECONDS)
+    return horizon / (horizon + options.move_gain * restart)
+
+
+def _usual_gang(standings: Iterable[Standing]) -> float:
+    """The mean of the smallest counts, by weight."""
+    known = [(standing.weight, standing.allowed[0]) for standing in standings]
+    return sum(weight * count for weight, count in known) / max(sum(weight for weight, _ in known), 1e-9)
+
+
+def _outlook(standing: Standing, models: Mapping[str, int], gang: float) -> _Outlook:
     contender, rows = standing.contender, standing.rows
     undone = max(1.0 - contender.fraction_done, 1e-9)
     smallest, largest = standing.allowed[0], standing.allowed[-1]
     fair_devices = max(smallest, min(standing.owed, largest))
     remaining = max(undone / rate(rows, contender.fraction_done, fair_devices), _LEAST_SECONDS)
     best = min(rows, key=lambda row: row.remaining_seconds)
-    crowd = max(1.0, _jobs_per_device(standing, remaining))
+    crowd = _jobs_per_device(standing, remaining)
+    if crowd < 1:
+        crowd = max(1.0, crowd * min(gang, smallest))
     whole = 1.0 / max(_rate_in_turns(standing, models, fair_devices), 1e-12)
     return _Outlook(
         remaining=remaining,
