@@ -32,7 +32,9 @@ class Found:
     kind: Kind
     address: BrokerAddress | None = None
     token: str | None = field(default=None, repr=False)
-    verify: ssl.SSLContext | bool = True
+    verify: ssl.SSLContext | bool = field(default=True, compare=False)
+    certificates: str = ""
+    """Which file they are from, and of when; empty: the system's."""
     wrong_settings: str = ""
     """What is wrong with the settings; empty: nothing."""
 
@@ -41,12 +43,12 @@ def find() -> Found:
     """Look for the broker. It may take seconds where one hangs: not for an event loop."""
     try:
         known = settings.load(unknown="ignore")
-        verify = _trust(known.ca_file)
+        verify, certificates = _trust(known.ca_file)
     except InvalidSettings as error:
         return Found(kind="none", wrong_settings=str(error))
     if known.broker is not None:
         token = known.token if known.broker.uses_tokens else None
-        return Found(kind="set", address=known.broker, token=token, verify=verify)
+        return Found(kind="set", address=known.broker, token=token, verify=verify, certificates=certificates)
     lab = BrokerAddress(url="http://broker", socket=known.lab_socket)
     candidates: tuple[tuple[Kind, BrokerAddress], ...] = (("lab", lab), ("private", PrivateBroker().address))
     for kind, address in candidates:
@@ -62,10 +64,11 @@ def _is_there(socket: Path | None) -> bool:
         return False
 
 
-def _trust(ca_file: Path | None) -> ssl.SSLContext | bool:
+def _trust(ca_file: Path | None) -> tuple[ssl.SSLContext | bool, str]:
     if ca_file is None:
-        return True
+        return True, ""
     try:
-        return ssl.create_default_context(cafile=str(ca_file))
+        changed_ns = ca_file.stat().st_mtime_ns
+        return ssl.create_default_context(cafile=str(ca_file)), f"{ca_file} of {changed_ns}"
     except (OSError, ssl.SSLError) as error:
         raise InvalidSettings(f"the CA file {ca_file} cannot be used: {error}") from error

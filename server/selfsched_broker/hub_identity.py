@@ -110,6 +110,11 @@ class Hub:
             raise _away()
         return None
 
+    def has_known(self, token: str) -> bool:
+        """Whether the last that the Hub said of a token was whose it is, however long ago."""
+        kept = self._known.get(_hash(token))
+        return kept is not None and isinstance(kept.said, HubUser)
+
     def ask(self, token: str) -> HubUser:
         """Whose token it is; the Hub is asked if need be, which takes some milliseconds.
 

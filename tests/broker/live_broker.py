@@ -95,10 +95,12 @@ class LiveBroker:
 
 
 @contextmanager
-def live_broker(state: Path, *, devices: int = 2, **given: Any) -> Iterator[LiveBroker]:
+def live_broker(
+    state: Path, *, devices: int = 2, environment: dict[str, str] | None = None, **given: Any
+) -> Iterator[LiveBroker]:
     """Run a broker in a thread."""
     found = settings.load(
-        environment={}, state_dir=state, socket=state / "s", port=0, host="127.0.0.1", **given
+        environment=environment or {}, state_dir=state, socket=state / "s", port=0, host="127.0.0.1", **given
     )
     agent, ready, up = StandInAgent(devices=devices), [], threading.Event()
 

@@ -27,7 +27,7 @@ from selfsched_broker.service import Known
 M = TypeVar("M", bound=Message)
 P = ParamSpec("P")
 T = TypeVar("T")
-_HUB_QUESTIONS = Budget(per_second=50)
+_HUB_QUESTIONS = Budget(per_second=10)
 """A flood of tokens that nobody knows is not passed on to the Hub."""
 _KEY = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _NUMBER = re.compile(r"\d{1,6}(\.\d{1,6})?")
@@ -73,7 +73,8 @@ class HubDoor:
         loop = asyncio.get_running_loop()
         user: HubUser | None = self._hub.known(token)
         if user is None:
-            self._questions.take("")
+            if not self._hub.has_known(token):
+                self._questions.take("")
             user = await loop.run_in_executor(self._thread, self._hub.ask, token)
         return await loop.run_in_executor(backstage.workers, backstage.desk.hub_caller, user)
 

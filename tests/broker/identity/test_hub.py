@@ -58,6 +58,15 @@ def test_a_token_is_its_users_and_the_hub_is_asked_once_a_minute(hub: Hub, stand
     assert len(stand_in.asked) > asked
 
 
+def test_who_has_been_known_is_told_from_a_stranger(hub: Hub, stand_in: HubStandIn) -> None:
+    hub.ask("t-ada")
+    refusal(hub, "nobodys")
+    stand_in.now += 10 * hub_identity.KEPT_SECONDS
+    assert hub.has_known("t-ada")
+    assert not hub.has_known("nobodys")
+    assert not hub.has_known("never-seen")
+
+
 def test_a_token_that_was_revoked_is_refused_within_a_minute(hub: Hub, stand_in: HubStandIn) -> None:
     hub.ask("t-ada")
     del stand_in.users["t-ada"]
