@@ -250,7 +250,7 @@ def welfare(standing: Standing, placement: Row | None, moves: bool, market: Mark
     contender, options = standing.contender, market.options
     if placement is not None:
         cost = options.move_gain * restart_cost(standing.rows, placement)
-        placement = replace(placement, restart_seconds=cost)
+        placement = placement._replace(restart_seconds=cost)
     seconds = shared_seconds(
         contender, standing.rows, placement, moves=moves, term_seconds=options.term_seconds
     )
