@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from broker.auction.markets import bid, job
 
@@ -121,7 +119,7 @@ def test_the_row_of_what_a_job_holds() -> None:
     assert held_row(ROWS, 4, 1, "gpu") == ROWS[1]
     assert held_row(ROWS, 4, 9, "gpu") == ROWS[2]
     assert held_row(ROWS, 3, 1, "gpu") is None
-    only = (replace(ROWS[0], model="v100"),)
+    only = (ROWS[0]._replace(model="v100"),)
     assert held_row(only, 2, 1, "k80") is None
 
 

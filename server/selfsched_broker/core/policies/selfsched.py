@@ -62,8 +62,9 @@ from selfsched_broker.core.market import FairnessOptions, Market, Ruling
 from selfsched_broker.core.merit import Merit
 from selfsched_broker.core.policies.matching import Matching, match
 
-LATEST = 10.0
-"""A rho of so many times `late_from` is as late as can be: beside more, small worths were rounding errors."""
+LATEST = 100.0
+MOST_LATE = 1e6
+"""What lateness may weigh: beside more, the worths of others would be rounding errors and devices idle."""
 DOUBT = 1.28
 """Standard deviations by which a remaining time may well be longer (90 %)."""
 LASTING = 50.0
@@ -149,6 +150,7 @@ def worths(
         outlook = outlooks[job]
         short = min(max(usual / outlook.remaining, 1 / SHORTEST), SHORTEST) / standing.allowed[0]
         late = min(max(outlook.rho, 0.0) / weights.late_from, LATEST) ** weights.late_power
+        late = min(late, MOST_LATE)
         critical = weights.critical if soonest - outlook.late_remaining <= slack else 0.0
         pace = partial(_pace, matching, job, weights.critical * market.total_devices) if matching else None
         merit = Merit(
