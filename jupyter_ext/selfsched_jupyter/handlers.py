@@ -43,6 +43,10 @@ class SelfschedHandler(APIHandler):
         """What they share."""
         return cast(Room, self.settings[SETTING])
 
+    def initialize(self) -> None:
+        """A panel that only looks keeps no idle server from being culled."""
+        self._track_activity = self.request.method != "GET"  # Jupyter's own switch
+
     def compute_etag(self) -> None:
         """None: the ETags are the broker's."""
 

@@ -187,6 +187,20 @@ def test_another_sites_page_learns_nothing(jupyter: JupyterProcess, broker: OddB
     assert broker.heard == []
 
 
+def test_a_panel_that_only_looks_keeps_no_idle_server_from_being_culled(
+    jupyter: JupyterProcess, page: httpx.Client, broker: OddBroker
+) -> None:
+    def last_activity() -> str:
+        return str(page.get(f"{jupyter.url}api/status").json()["last_activity"])
+
+    before = last_activity()
+    for path in ("hello", "broker/cluster", "runs", "runs/x/output"):
+        page.get(path)
+    assert last_activity() == before
+    page.post("broker/forecast", json=WHAT_IF)
+    assert last_activity() > before
+
+
 # --- a broker that says no, or behaves badly -------------------------------------------------
 
 
