@@ -54,6 +54,8 @@ class Panels:
     own_servers_percent: float
     """Of the broker, a Jupyter server for each panel."""
     news_ms: float
+    errors: int
+    """Answers that were neither news nor that there are none."""
 
 
 # --- processes ---------------------------------------------------------------------------
@@ -184,6 +186,7 @@ class _Panel:
         self._client = client
         self._base = base
         self._headers = {"Authorization": token}
+        self.errors = 0
         self.priority = 0.0
         """Of its first job, as it shows it."""
 
@@ -199,6 +202,9 @@ class _Panel:
             answer = await self._client.get(
                 f"{self._base}{view}?wait_seconds={hold_seconds:.0f}", headers=headers
             )
+            if answer.status_code not in (200, 304):
+                self.errors += 1
+                await asyncio.sleep(1.0)
             if answer.status_code == 200:
                 headers = {**self._headers, "If-None-Match": answer.headers["etag"]}
                 if view == "jobs":
@@ -269,11 +275,13 @@ async def measure(folder: Path, seconds: float) -> Panels:
         async with _open(panels):
             together, jupyter = await _shares(seconds, broker, notebooks)
             news = await _news_ms(admin, jobs[0], panels)
-        async with _open([_Panel(web, f"{url}/v1/", f"Bearer {token}") for token in tokens]):
+        others = [_Panel(web, f"{url}/v1/", f"Bearer {token}") for token in tokens]
+        async with _open(others):
             (own,) = await _shares(seconds, broker)
         if training.done():
             training.result()
-    return Panels(PANELS, alone, together, jupyter, own, news)
+    errors = sum(panel.errors for panel in (*panels, *others))
+    return Panels(PANELS, alone, together, jupyter, own, news, errors)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
