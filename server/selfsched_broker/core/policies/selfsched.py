@@ -8,7 +8,7 @@ devices and needs at least m, they are worth
 
     short     median remaining time of all / its remaining time, over m
     late      (rho / 1.3)^6
-    critical  30, if its remaining time comes within a term, and within a tenth, of the least time
+    critical  30, if its remaining time comes within a term, and within a fifth, of the least time
               in which all work could be done; else 0 (on several models within a term)
 
 so that, counted by the device,
@@ -86,7 +86,7 @@ class Weights:
     late_power: float = 6.0
     critical: float = 30.0
     """What keeping the end of all work from moving weighs beside it."""
-    near: float = 0.1
+    near: float = 0.2
     """It counts for who may wait for less than a term, and for less than this part of the least time."""
 
 
