@@ -21,10 +21,14 @@ from selfsched_jupyter.answers import Answer, not_modified
 FRESH_SECONDS = 0.5
 FAILED_SECONDS = 1.0
 """A broker in trouble is not asked by each panel anew."""
+NEWS_SECONDS = 0.25
+"""Between two news of one view at least so long."""
 _AT_ONCE_SECONDS = 0.2
 _PAUSE_SECONDS = 1.0
 _MOST_KEPT = 500
 
+View = tuple[str, tuple[tuple[str, str], ...]]
+"""Path and parameters."""
 Key = tuple[str, tuple[tuple[str, str], ...], str | None, int]
 Ask = Callable[[BrokerCall, str | None], Awaitable[Answer]]
 
@@ -45,6 +49,8 @@ class SharedAnswers:
     _flights: dict[Key, _Flight] = field(default_factory=dict)
     _kept: dict[Key, tuple[Answer, float]] = field(default_factory=dict)
     """With the loop's time until which each is good."""
+    _told_at: dict[View, float] = field(default_factory=dict)
+    """When each view last had news."""
     _age: int = 0
     """Rises with each change; part of the keys of what a change makes old."""
 
@@ -112,9 +118,18 @@ class SharedAnswers:
                 await asyncio.sleep(_PAUSE_SECONDS)
             return answer
         if answer.is_news:
+            await self._pace((call.path, call.parameters))
             self.something_changed()
         self._keep((call.path, call.parameters, None, self._age), answer)
         return answer
+
+    async def _pace(self, view: View) -> None:
+        """A view that changes all the time is told four times a second: each panel asks again at once."""
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, self._told_at.get(view, float("-inf")) + NEWS_SECONDS - loop.time()))
+        if len(self._told_at) >= _MOST_KEPT:
+            self._told_at.clear()
+        self._told_at[view] = loop.time()
 
     async def _join(self, key: Key, start: Callable[[], Awaitable[Answer]]) -> Answer:
         """Wait for a question that is under way, or begin it; the last who leaves ends it."""

@@ -179,6 +179,23 @@ def test_a_broker_that_does_not_hold_back_is_not_asked_again_at_once() -> None:
     run(work)
 
 
+def test_a_view_that_changes_all_the_time_is_not_asked_for_without_end() -> None:
+    async def work(broker: Broker, shared: SharedAnswers) -> None:
+        async def restless(call: BrokerCall, etag: str | None) -> Answer:
+            broker.asked.append(etag)
+            broker.version += 1
+            return broker.answer()
+
+        shared.ask = restless
+        loop = asyncio.get_running_loop()
+        began_at, etag = loop.time(), '"0"'
+        for _ in range(4):
+            etag = (await shared.get(POLL, etag)).etag or ""
+        assert len(broker.asked) <= 1 + (loop.time() - began_at) / 0.2
+
+    run(work)
+
+
 def test_trouble_ends_a_wait_and_is_told_to_all_without_asking_for_each() -> None:
     async def work(broker: Broker, shared: SharedAnswers) -> None:
         async def away(call: BrokerCall, etag: str | None) -> Answer:
