@@ -1,0 +1,65 @@
+/** In a notebook's toolbar: the job that this notebook runs. */
+import type { NotebookPanel } from '@jupyterlab/notebook';
+import { ReactWidget, UseSignal } from '@jupyterlab/ui-components';
+import React from 'react';
+import type { Run } from './api';
+import type { JobView } from './protocol';
+import type { Room } from './view';
+import { deviceCountWords, phaseWords } from './words';
+
+const LOOK_AGAIN_SECONDS = 10;
+
+/** Runs of this machine, asked for at most every ten seconds however many notebooks are open. */
+export class RunsOfNotebooks {
+  constructor(private readonly _room: Room) {}
+
+  /** The job that a notebook runs; null: none that is known. */
+  jobOf(path: string): JobView | null {
+    this._look();
+    const ids = this._runs.filter(run => run.notebook === path && run.job !== null).map(run => run.job);
+    return this._room.model.state.jobs.find(job => ids.includes(job.job)) ?? null;
+  }
+
+  private _look(): void {
+    const now = Date.now();
+    if (now - this._askedAt < LOOK_AGAIN_SECONDS * 1000 || this._room.model.state.trouble !== null) {
+      return;
+    }
+    this._askedAt = now;
+    void this._room.api.runs().then(answer => {
+      this._runs = answer.kind === 'ok' ? answer.value : this._runs;
+    });
+  }
+
+  private _runs: readonly Run[] = [];
+  private _askedAt = 0;
+}
+
+export class NotebookItem extends ReactWidget {
+  constructor(private readonly _room: Room, private readonly _runs: RunsOfNotebooks, private readonly _panel: NotebookPanel, private readonly _open: () => void) {
+    super();
+    this.addClass('jp-selfsched-toolbar');
+  }
+
+  protected render(): JSX.Element {
+    const room = this._room;
+    return (
+      <UseSignal signal={room.model.changed}>
+        {() => {
+          const job = this._runs.jobOf(this._panel.context.path);
+          if (job === null) {
+            return <></>;
+          }
+          const state = room.model.state;
+          const phase = phaseWords(job, state.jobsAt, Date.now(), room.trans);
+          const text = job.devices.length > 0 ? deviceCountWords(job.devices.length, room.trans) : room.trans.__('waits');
+          return (
+            <button onClick={this._open} title={`${job.name}: ${phase}`}>
+              {`${text}, ${Math.round(100 * job.fraction_done)}%`}
+            </button>
+          );
+        }}
+      </UseSignal>
+    );
+  }
+}
