@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test check bench build clean
+.PHONY: help setup demo demo-notebook front-end test test-browser check bench build clean
 help:
-	@echo "make setup | demo | test | check | bench | build | clean"
+	@echo "make setup | demo | demo-notebook | test | test-browser | check | bench | front-end | build | clean"
 
 setup: $(STAMP)
 
@@ -21,6 +21,19 @@ $(STAMP): pyproject.toml constraints.txt jupyter_ext/pyproject.toml $(wildcard j
 
 demo: setup
 	$(BIN)/selfsched demo
+
+# Opens JupyterLab in your browser with a training notebook; its broker starts with the first cell that trains.
+demo-notebook: setup
+	$(BIN)/jupyter lab examples/digits.ipynb
+
+# The built front end is committed, so only who changes it needs Node.
+front-end: setup
+	cd jupyter_ext && export PATH="$(CURDIR)/$(BIN):$$PATH" && jlpm install --immutable && jlpm build
+	rm -f jupyter_ext/selfsched_jupyter/labextension/schemas/*/package.json.orig
+
+# In a real JupyterLab, by the system's Chromium; a part of `make test` where there is one.
+test-browser: setup
+	$(BIN)/python -m pytest tests/browser
 
 # One at a time: the demo's jobs and others are real, and need both cores of a small machine.
 test: setup

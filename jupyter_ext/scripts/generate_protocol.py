@@ -49,10 +49,10 @@ def _declaration(name: str, schema: dict[str, Any], *, all_present: bool) -> str
     if "properties" not in schema:
         return f"{note}export type {name} = {_type(schema)};\n"
     required = set(schema.get("required", ()))
-    fields = [
-        f"{_note(field, '  ')}  readonly {key}{'' if all_present or key in required else '?'}: {_type(field)};"
-        for key, field in schema["properties"].items()
-    ]
+    fields = []
+    for key, field in schema["properties"].items():
+        mark = "" if all_present or key in required else "?"
+        fields.append(f"{_note(field, '  ')}  readonly {key}{mark}: {_type(field)};")
     return f"{note}export interface {name} {{\n" + "\n".join(fields) + "\n}\n"
 
 

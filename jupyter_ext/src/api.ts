@@ -111,7 +111,8 @@ export class Api {
     const timer = setTimeout(() => giveUp.abort(), (wait + REPLY_SECONDS) * 1000);
     const body = how.body === undefined ? undefined : JSON.stringify(how.body);
     try {
-      const init = { method, headers, body, signal: giveUp.signal };
+      // With any other value JupyterLab adds a parameter of its own to the address.
+      const init: RequestInit = { method, headers, body, signal: giveUp.signal, cache: 'default' };
       return await read<T>(await ServerConnection.makeRequest(url, init, this._settings));
     } catch (error) {
       // A cut connection, a server that is away, or a wait that was too long: no answer at all.
