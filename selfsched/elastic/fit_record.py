@@ -66,7 +66,7 @@ def fit_started(trainer: Any, data: FitData, ordinal: int, spec: SegmentSpec) ->
     """Where the fit stands and how far it has to go."""
     batches = _finite(trainer.num_training_batches)
     steps = math.ceil(batches / trainer.accumulate_grad_batches) if batches else None
-    place = internals.position_at_start(trainer)
+    place = internals.position_within(trainer)
     ahead = steps_ahead(trainer, place, batches, steps)
     planned = planned_steps(trainer.max_steps, trainer.max_epochs, steps, ahead=ahead)
     epoch, batch = place or (None, None)

@@ -141,6 +141,16 @@ def position_at_start(trainer: Any) -> tuple[int, int] | None:
         return None
 
 
+def position_within(trainer: Any) -> tuple[int, int] | None:
+    """(epoch, batches of it that are done) once the loops have begun; None where that is not told."""
+    try:
+        loop = trainer.fit_loop
+        batches = loop.epoch_loop.batch_progress.current
+        return int(loop.epoch_progress.current.processed), int(batches.completed)
+    except (AttributeError, TypeError):
+        return None
+
+
 def timer_holds(timer: Any) -> Literal["step", "epoch"]:
     """At the end of what Lightning's Timer looks at its clock (`_interval`, 1.3-2.6)."""
     return "epoch" if getattr(timer, "_interval", "step") == "epoch" else "step"

@@ -49,12 +49,12 @@ class ProgressText:
 
     def line(self) -> str:
         """Such as `[#####.....] 50 %  step 45/90  2 devices  loss 0.41  finish 14:05 ±2 min`."""
-        parts = [self._bar(), self._position()]
+        parts = [self._bar(), self.position()]
         if self.devices:
             parts.append(f"{self.devices} device{'s' if self.devices > 1 else ''}")
         elif self.is_waiting:
             parts.append("waiting")
-        parts += [f"{name} {value:.4g}" for name, value in self._shown_metrics()]
+        parts += [f"{name} {value:.4g}" for name, value in self.shown_metrics(_MOST_METRICS)]
         parts.append(self.status)
         return "  ".join(part for part in parts if part)
 
@@ -65,14 +65,16 @@ class ProgressText:
         filled = int(done * _BAR_CELLS)
         return f"[{'#' * filled}{'.' * (_BAR_CELLS - filled)}] {done:.0%}"
 
-    def _position(self) -> str:
+    def position(self) -> str:
+        """Such as `step 45/90`, with the fit where it is not the first; empty before it begins."""
         if not self.is_known:
             return ""
         total = f"/{self.planned_steps}" if self.planned_steps else ""
         fit = f"fit {self.fit}, " if self.fit > 1 else ""
         return f"{fit}step {self.step}{total}"
 
-    def _shown_metrics(self) -> list[tuple[str, float]]:
+    def shown_metrics(self, most: int) -> list[tuple[str, float]]:
+        """At most so many of the newest logged values, losses first; none of our own."""
         names = [name for name in self.metrics if "loss" in name.lower()]
         names += [name for name in self.metrics if name not in names and not name.startswith("selfsched/")]
-        return [(name, self.metrics[name]) for name in names[:_MOST_METRICS]]
+        return [(name, self.metrics[name]) for name in names[:most]]

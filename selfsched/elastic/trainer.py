@@ -12,6 +12,7 @@ import importlib
 import inspect
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -150,12 +151,14 @@ class Trainer:
             run_directory=directory.path, name=self._settings.name, program="payload",
             package=cast(Package, self._package), working_directory=Path.cwd(),
             import_path=tuple(entry or str(Path.cwd()) for entry in sys.path),
-            accelerator=_accelerator(self._arguments.get("accelerator")), **self._job,  # type: ignore[arg-type]
+            accelerator=_accelerator(self._arguments.get("accelerator")),
+            notebook=os.environ.get("JPY_SESSION_NAME"), kernel_id=_kernel_id(), started_at_unix=time.time(),
+            **self._job,  # type: ignore[arg-type]
         )
         own_bar = has_own_bar(self._arguments.get("callbacks"))
         shows_bar = self._arguments.get("enable_progress_bar", True) and not own_bar
         try:
-            return AttachedRun(job, lock).follow(view_for_here(bar=bool(shows_bar)))
+            return AttachedRun(job, lock).follow(view_for_here(job, bar=bool(shows_bar)))
         finally:
             directory.payload.unlink(missing_ok=True)
 
@@ -256,6 +259,15 @@ class Trainer:
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._plain_trainer(), name)
+
+
+def _kernel_id() -> str | None:
+    """Of the kernel that this process is; None: it is none."""
+    kernel = sys.modules.get("ipykernel.kernelapp")
+    if kernel is None or not kernel.IPKernelApp.initialized():
+        return None
+    name = Path(kernel.IPKernelApp.instance().connection_file or "").stem
+    return name.removeprefix("kernel-") or None
 
 
 def _accelerator(asked: Any) -> Literal["cpu", "gpu"] | None:

@@ -1,4 +1,4 @@
-"""A run as its user sees it: in a terminal, or in a notebook's cell."""
+"""A run as its user sees it in a terminal; a notebook's cell is `selfsched.cell`."""
 
 from __future__ import annotations
 
@@ -9,21 +9,26 @@ from typing import Any, TextIO
 
 from selfsched.elastic import channel
 from selfsched.elastic.attach import View
+from selfsched.elastic.job import JobDescription
 from selfsched.elastic.progress_text import ProgressText
 
 _CLEAR_LINE = "\r\x1b[K"
 _TERMINAL_SECONDS = 0.2
-_NOTEBOOK_SECONDS = 0.5
 _LINE_SECONDS = 60.0
 """Between two lines where a line cannot be drawn again."""
 
 
-def view_for_here(*, bar: bool = True) -> View:
-    """A notebook's view in a kernel, else a terminal's; `bar`: whether it shows progress."""
-    return NotebookView(bar=bar) if _in_notebook() else TerminalView(bar=bar)
+def view_for_here(job: JobDescription, *, bar: bool = True) -> View:
+    """A notebook's view of a run in a kernel, else a terminal's; `bar`: whether it shows progress."""
+    if in_notebook():
+        from selfsched.cell.view import CellView
+
+        return CellView(job, bar=bar)
+    return TerminalView(bar=bar)
 
 
-def _in_notebook() -> bool:
+def in_notebook() -> bool:
+    """Whether this process is a notebook's kernel."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and hasattr(shell, "kernel")
@@ -106,7 +111,7 @@ class TerminalView:
             self._drawn = ""
 
     def stopping(self, times: int) -> None:
-        self._say(_stopping(times))
+        self._say(stopping_words(times))
 
     def close(self) -> None:
         if self._drawn:
@@ -116,56 +121,14 @@ class TerminalView:
             self._drawn = ""
 
 
-class NotebookView:
-    """The same in a cell: the bar is one display that is updated, at most twice a second."""
-
-    def __init__(self, *, bar: bool = True) -> None:
-        from IPython.display import display
-
-        self._display = display
-        self._handle: Any = None
-        self._text = ProgressText()
-        self._drawn = ""
-        self._drawn_at = 0.0
-        self._has_bar = bar
-
-    def show(self, message: Any) -> None:
-        self._text.take(message)
-        if isinstance(message, channel.OutputSeen):
-            stream = sys.stdout if message.stream == "stdout" else sys.stderr
-            stream.write(message.text)
-        elif isinstance(message, channel.Said):
-            print(f"selfsched: {message.text}")
-
-    def refresh(self) -> None:
-        if time.monotonic() - self._drawn_at >= _NOTEBOOK_SECONDS:
-            self._draw()
-
-    def _draw(self) -> None:
-        line = self._text.line()
-        if not self._has_bar or line == self._drawn or not line:
-            return
-        self._drawn, self._drawn_at = line, time.monotonic()
-        data = {"text/plain": line}
-        if self._handle is None:
-            self._handle = self._display(data, raw=True, display_id=True)
-        else:
-            self._handle.update(data, raw=True)
-
-    def stopping(self, times: int) -> None:
-        print(f"selfsched: {_stopping(times)}")
-
-    def close(self) -> None:
-        self._draw()
-
-
 def _began(message: channel.SegmentBegan) -> str:
     count = len(message.devices)
     reason = f" ({message.reason})" if message.reason else ""
     return f"training on {count} device{'s' if count > 1 else ''}{reason}"
 
 
-def _stopping(times: int) -> str:
+def stopping_words(times: int) -> str:
+    """What a Stop, or a second one, brings about."""
     if times > 1:
         return "ending it at once"
     return "stopping at the end of this step, with a checkpoint; once more ends it at once"

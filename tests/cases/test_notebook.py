@@ -109,6 +109,15 @@ class Notebook:
         kinds = ("display_data", "update_display_data")
         return [message["content"] for message in self.shown if message["msg_type"] in kinds]
 
+    def heads(self) -> list[str]:
+        """Where the run stood, as the picture in the last cell said it, one after the other."""
+        states = [
+            message["content"]["data"].get("state", {})
+            for message in self.shown
+            if message["msg_type"] in ("comm_open", "comm_msg")
+        ]
+        return [state["head"] for state in states if "head" in state]
+
     def close(self) -> None:
         self.kernel.client.stop_channels()
         self.kernel.manager.shutdown_kernel(now=True)
@@ -147,7 +156,7 @@ def test_an_open_kernel_holds_devices_only_while_fit_runs(notebook: Notebook) ->
 
     text, error = notebook.run("trainer.fit(model, data)", pause_for_a_moment)
     assert error is None, text + error
-    bars = notebook.bars()
+    shown = notebook.bars()
     until(lambda: notebook.held() == [], "every device is free again")
     job = house.shown(house.lab_socket)["plain"]
     assert (job.state, job.outcome) == (JobState.ENDED, Outcome.FINISHED)
@@ -157,18 +166,21 @@ def test_an_open_kernel_holds_devices_only_while_fit_runs(notebook: Notebook) ->
     assert all(locks.is_free(device) for device in devices)
     assert notebook.value("trainer.global_step") == 100, "the kernel lives, with its variables"
     assert notebook.value("len(forks)") == 0, "nothing was forked off a process with threads"
-    assert_one_bar(bars)
+    assert_one_picture(shown, notebook.heads())
     assert len(notebook.events("plain", "segment_began")) >= 2
 
 
-def assert_one_bar(bars: list[dict[str, Any]]) -> None:
-    """One display over all segments, that never goes back, with the time that remains."""
-    assert len({content["transient"]["display_id"] for content in bars}) == 1
-    lines = [content["data"]["text/plain"] for content in bars]
-    steps = [int(line.partition("step ")[2].split("/")[0]) for line in lines if "step " in line]
+def assert_one_picture(shown: list[dict[str, Any]], heads: list[str]) -> None:
+    """One display over all segments, that never goes back, with the time that remains; still at the end."""
+    assert len({content["transient"]["display_id"] for content in shown}) == 1
+    steps = [int(head.partition("step ")[2].partition("/")[0]) for head in heads if "step " in head]
+    assert len(steps) > 2
     assert steps == sorted(steps)
-    assert "step 100/100" in lines[-1]
-    assert [line for line in lines if " left (" in line], "the time that remains is the forecast's"
+    assert [head for head in heads if "done about" in head], "when it is done is the forecast's"
+    last = shown[-1]["data"]
+    assert "100/100" in last["text/plain"]
+    assert "<svg" in last["text/html"], "a picture stays in the notebook without its kernel"
+    assert "application/vnd.jupyter.widget-view+json" not in last
 
 
 def test_stop_twice_ends_what_hangs_and_nothing_else(notebook: Notebook) -> None:

@@ -73,6 +73,8 @@ def test_two_one_two_equals_uninterrupted(
     planned = trained(runs, tmp_path, WAYS[way], way, plan)
     began = [len(event["devices"]) for event in planned["run"].events("segment_began")]
     assert began == devices
+    planned_steps = {event["planned_steps"] for event in planned["run"].events("fit_started")}
+    assert len(planned_steps) == 1, "in the middle of an epoch the rest of it is to come, not all of it"
     assert "the same on 1, 2 device(s)" in planned["run"].output(), "what the plan says, not --devices"
     differences = [abs(a - b) for a, b in zip(planned["weights"], uninterrupted["weights"], strict=True)]
     assert max(differences) <= 1e-6

@@ -1,0 +1,1 @@
+"""A run as a picture in a notebook's cell: while it trains, and still there when it is over."""

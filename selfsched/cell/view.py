@@ -1,0 +1,176 @@
+"""A run in a notebook's cell: a live picture above its output, a still one when it is over.
+
+Everything happens in the thread that waits for the run: `show` takes a message in, `refresh`
+redraws what is due. The training is in other processes and notices nothing. However long a run
+lasts, the notebook's file stays small: charts are bounded, and so is the output that is printed
+into the cell; all of it is in the run's directory.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from selfsched.cell.knowledge import RunKnowledge
+from selfsched.cell.picture import Clock, Drawer, still
+from selfsched.cell.story import RunStory
+from selfsched.elastic import channel
+from selfsched.elastic.job import JobDescription
+from selfsched.elastic.segment import boottime
+from selfsched.elastic.views import stopping_words
+
+if TYPE_CHECKING:
+    from selfsched.widget import RunWidget
+
+MOST_PRINTED_CHARACTERS = 200_000
+"""Of output in a cell; what follows is shown in the picture, the newest of it."""
+HEAD_SECONDS = 1.0
+SHORTEST_PANELS_SECONDS = 2.0
+LONGEST_PANELS_SECONDS = 30.0
+PANELS_SHARE = 600
+"""The charts are drawn anew after this part of the time they show: less changes less."""
+
+Display = Callable[..., Any]
+"""IPython's `display`."""
+
+
+class CellView:
+    """What `attach.View` asks for, in a cell.
+
+    Args:
+        job: the run.
+        bar: whether a picture is shown; without it there is the output alone.
+        display: IPython's; stands in for it in tests.
+        now: CLOCK_BOOTTIME seconds.
+    """
+
+    def __init__(
+        self,
+        job: JobDescription,
+        *,
+        bar: bool = True,
+        display: Display | None = None,
+        now: Callable[[], float] = boottime,
+    ) -> None:
+        self._now = now
+        self._display = display or _ipython_display()
+        self._has_picture = bar
+        self._story, self._knowledge = RunStory(), RunKnowledge(job)
+        zone = datetime.now().astimezone().tzinfo
+        assert zone is not None
+        clock = Clock(time.time() - boottime(), zone)
+        name = job.name or "Training"
+        self._drawer = Drawer(name, self._story, self._knowledge, clock)
+        self._widget: RunWidget | None = None
+        self._handle: Any = None
+        self._head_at = self._panels_at = float("-inf")
+        self._printed_characters = 0
+
+    def show(self, message: Any) -> None:
+        """One message of `channel`."""
+        now = self._now()
+        self._story.take(message, now)
+        self._knowledge.take(message, now)
+        if isinstance(message, channel.OutputSeen):
+            self._print(message)
+        elif isinstance(message, channel.Said):
+            print(f"selfsched: {message.text}")
+
+    def replay(self, message: Any, at: float) -> None:
+        """A message of the past, when it is followed again: it is taken in and not printed."""
+        self._story.take(message, at)
+        self._knowledge.take(message, at)
+
+    def _print(self, message: channel.OutputSeen) -> None:
+        stream = sys.stdout if message.stream == "stdout" else sys.stderr
+        room = MOST_PRINTED_CHARACTERS - self._printed_characters
+        self._printed_characters += len(message.text)
+        if room <= 0:
+            return
+        stream.write(message.text[:room])
+        if len(message.text) > room:
+            print(f"\nselfsched: the output has {MOST_PRINTED_CHARACTERS} characters; all of it is kept in "
+                  "the run's output.log, the newest is in the picture")  # fmt: skip
+
+    @property
+    def _is_full(self) -> bool:
+        return self._printed_characters > MOST_PRINTED_CHARACTERS
+
+    def refresh(self) -> None:
+        """Redraw what is due: where it stands each second, the charts the less often the longer it lasts."""
+        now = self._now()
+        if not self._has_picture or self._story.began_at is None:
+            return
+        if now - self._panels_at >= self._panels_seconds(now):
+            self._panels_at = now
+            self._knowledge.refresh(now)
+            panels, said = self._drawer.panels(now), self._drawer.said()
+            shown = self._shown()
+            if shown is not None:
+                shown.panels, shown.said = panels, said
+        if now - self._head_at >= HEAD_SECONDS:
+            self._head_at = now
+            shown = self._shown()
+            if shown is not None:
+                shown.head, shown.newest = self._drawer.head(now), self._drawer.newest()
+                shown.tail = self._story.tail if self._is_full else ""
+
+    def _panels_seconds(self, now: float) -> float:
+        usual = self._story.elapsed_seconds(now) / PANELS_SHARE
+        return min(LONGEST_PANELS_SECONDS, max(SHORTEST_PANELS_SECONDS, usual))
+
+    def _shown(self) -> RunWidget | None:
+        """The widget; made and displayed when there is first something to show."""
+        if self._handle is None:
+            self._widget = _new_widget()
+            live = self._widget.bundle() if self._widget is not None else {}
+            self._handle = self._display({**live, **self._without_kernel()}, raw=True, display_id=True)
+        return self._widget
+
+    def _without_kernel(self) -> dict[str, str]:
+        """What is seen instead of the live picture where no kernel is behind it."""
+        words = (
+            "The picture of a run that trains is shown by its kernel. selfsched.attach() shows a detached "
+            "run again; `selfsched status` says how it is."
+        )
+        return {"text/html": f"<p>{words}</p>", "text/plain": self._story.text.line() or words}
+
+    def stopping(self, times: int) -> None:
+        """The user asked to stop."""
+        print(f"selfsched: {stopping_words(times)}")
+
+    def close(self) -> None:
+        """Leave a still picture in the notebook, in place of the live one."""
+        if not self._has_picture or self._story.began_at is None:
+            return
+        from selfsched.widget import STYLE
+
+        now = self._now()
+        self._knowledge.refresh(now)
+        self._shown()
+        picture = self._drawer.whole(now)
+        self._handle.update(
+            {"text/html": still(picture, STYLE.read_text()), "text/plain": self._drawer.words(now)}, raw=True
+        )
+        if self._widget is not None:
+            self._widget.close()
+            self._widget = None
+
+
+def _new_widget() -> RunWidget | None:
+    """A live picture; None where the packages for one are missing."""
+    try:
+        from selfsched.widget import RunWidget
+    except ImportError:
+        return None
+    return RunWidget()
+
+
+def _ipython_display() -> Display:
+    from IPython.display import display
+
+    shown: Display = display
+    return shown
