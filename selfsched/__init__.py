@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from selfsched.callback import SelfScheduler as SelfScheduler
+    from selfsched.cluster_view import show as show
     from selfsched.elastic.trainer import Trainer as Trainer
     from selfsched.errors import Yielded as Yielded
 
@@ -20,8 +21,16 @@ _LAZY = {
     "SelfScheduler": "selfsched.callback",
     "Trainer": "selfsched.elastic.trainer",
     "Yielded": "selfsched.errors",
+    "show": "selfsched.cluster_view",
 }
-__all__ = ["SelfScheduler", "Trainer", "Yielded", "__version__"]
+__all__ = ["SelfScheduler", "Trainer", "Yielded", "__version__", "load_ipython_extension", "show"]
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """`%load_ext selfsched` in a notebook."""
+    from selfsched.magics import load
+
+    load(ipython)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,101 @@
+"""`%load_ext selfsched`: the commands in a cell, and a cell of plain script as a run.
+
+    %selfsched status
+    %selfsched forecast train
+    %%selfsched run --devices 1-4
+    import lightning
+    ...
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from selfsched.errors import Refused, SelfschedError
+
+SHOWING = ("status", "forecast", "explain", "doctor")
+_USAGE = f"%selfsched is one of {', '.join(SHOWING)}, with its options; %%selfsched run [OPTIONS] runs a cell"
+
+
+def line_magic(line: str) -> None:
+    """`%selfsched COMMAND [OPTIONS]`: what the command of that name prints."""
+    words = _words(line)
+    if not words or words[0] not in SHOWING:
+        _say(_USAGE)
+        return
+    from selfsched.cli import app
+
+    try:
+        app(words, prog_name="selfsched", standalone_mode=False)
+    except (SelfschedError, typer.Exit) as error:
+        _say(str(error))
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # a wrong option, as typer finds it
+            raise
+        _say(error.format_message())
+
+
+def cell_magic(line: str, cell: str) -> None:
+    """`%%selfsched run [OPTIONS]`: the cell as a script of its own, under `selfsched run`.
+
+    It shares no variable with the notebook. Stop checkpoints it and ends it, as Ctrl-C does.
+    """
+    words = _words(line)
+    if words[:1] != ["run"] or "--" in words:
+        _say(_USAGE)
+        return
+    with tempfile.TemporaryDirectory(prefix="selfsched-cell-") as folder:
+        script = Path(folder) / "cell.py"
+        script.write_text(cell)
+        command = [sys.executable, "-m", "selfsched", *words, "--", sys.executable, str(script)]
+        code = _follow(command)
+    if code:
+        _say(f"it ended with code {code}")
+
+
+def _follow(command: list[str]) -> int:
+    """Print what a command prints; a Stop is passed on, and its end awaited."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        errors="replace", start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    with process.stdout as printed:
+        while True:
+            try:
+                for line in printed:
+                    print(line, end="", flush=True)
+                return process.wait()
+            except KeyboardInterrupt:
+                process.send_signal(signal.SIGINT)
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return []
+
+
+def _say(words: str) -> None:
+    print(f"selfsched: {words}", file=sys.stderr)
+
+
+def load(ipython: Any) -> None:
+    """Make both known to a notebook.
+
+    Raises:
+        Refused: this is no IPython.
+    """
+    if not hasattr(ipython, "register_magic_function"):
+        raise Refused("%load_ext selfsched is for IPython and notebooks")
+    ipython.register_magic_function(line_magic, "line", "selfsched")
+    ipython.register_magic_function(cell_magic, "cell", "selfsched")
