@@ -137,7 +137,9 @@ def _of_jobs(client: BrokerClient, request: ForecastRequest) -> list[_Told]:
     if ended:
         raise Refused(f"{ended[0]} has ended: there is nothing to forecast")
     without = _jobs_without(client, request.without)
-    return [_what_if(client, job, request, without) for job in chosen]
+    if request.job is not None and chosen[0].job in without:
+        raise Refused(f"--without {chosen[0].name}: it is the job that is asked about")
+    return [_what_if(client, job, request, without) for job in chosen if job.job not in without]
 
 
 def _as_things_are(job: JobView) -> _Told:
@@ -166,7 +168,7 @@ def _of_new_job(client: BrokerClient, request: ForecastRequest) -> _Told:
         on, most = request.on or 1, request.most
         if most is None:
             most = max(on, min(USUAL_MOST, len(client.cluster().devices)))
-        times = times_by_hours(request.hours or 0.0, on, most)
+        times = times_by_hours(request.hours or 0.0, on, most, request.devices)
         name = f"A job of {duration_words((request.hours or 0.0) * 3600)} on {on}, started now"
     possible = dict(times)
     odd = [n for n in request.devices if n not in possible]

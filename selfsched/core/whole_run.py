@@ -16,7 +16,7 @@ from selfsched.errors import Refused
 from selfsched.protocol import MAX_SECONDS, JobView
 
 SPEED_EXPONENT = 0.85
-MOST_COUNTS = 16
+MOST_COUNTS = 8
 """Device counts of one question (`protocol.WhatIf`)."""
 LEAST_LEFT = 0.02
 """With less of a run left, what is left says nothing of the whole."""
@@ -25,13 +25,14 @@ Times = tuple[tuple[int, float], ...]
 """Seconds of a whole run on each device count, ascending."""
 
 
-def times_by_hours(hours: float, on: int, most: int) -> Times:
+def times_by_hours(hours: float, on: int, most: int, asked: Sequence[int] = ()) -> Times:
     """Of a run that takes so long on some devices, by the usual scaling.
 
     Args:
         hours: it takes.
         on: devices on which it does.
         most: it may have, at least `on`.
+        asked: counts up to `most` that must be among them, as far as there is room.
 
     Raises:
         Refused: not a length, or fewer devices than it was said for.
@@ -40,7 +41,8 @@ def times_by_hours(hours: float, on: int, most: int) -> Times:
         raise Refused(f"--hours {hours:g}: hours are more than 0 and at most {MAX_SECONDS / 3600:.0f}")
     if most < on:
         raise Refused(f"--most {most} is fewer than --on {on}: it must be allowed what its hours are for")
-    counts = sorted({*_spread(most), on})
+    first = [on, *(n for n in asked if n <= most), *_spread(most)]
+    counts = sorted(list(dict.fromkeys(first))[:MOST_COUNTS])
     return tuple((n, min(hours * 3600 * (on / n) ** SPEED_EXPONENT, MAX_SECONDS)) for n in counts)
 
 

@@ -24,7 +24,7 @@ from selfsched.protocol import (
     WhatIfLine,
 )
 from selfsched_broker.core.ahead.draws import Z90
-from selfsched_broker.core.ahead.scene import Player, Scene, take_scene, time_on
+from selfsched_broker.core.ahead.scene import Player, Scene, doubt_on, take_scene, time_on
 from selfsched_broker.core.books import Books, Job
 from selfsched_broker.core.draft import Context
 from selfsched_broker.core.leases import Refusal
@@ -151,9 +151,10 @@ def _pinned(asker: Player, count: int | None) -> Player:
     """The job on so many devices and no others; where that row was thinned out, as on its neighbours."""
     if count is None:
         return asker
-    seconds = time_on(dict(zip(asker.counts, asker.seconds, strict=True)), count)
+    times = dict(zip(asker.counts, asker.seconds, strict=True))
     held = asker.held if asker.held == count else 0
-    return replace(asker, counts=(count,), seconds=(seconds,), held=held)
+    doubts = (doubt_on(asker, count),) if asker.doubts else ()
+    return replace(asker, counts=(count,), seconds=(time_on(times, count),), doubts=doubts, held=held)
 
 
 def _asked_job(books: Books, account: str, asked: WhatIf) -> Job:

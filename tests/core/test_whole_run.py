@@ -70,3 +70,9 @@ def test_a_job_that_says_nothing_of_a_whole_run_is_refused(job: JobView, words: 
 def test_times_in_words() -> None:
     assert times_words(((1, 7200.0),)) == "2 h 00 min on 1 device"
     assert times_words(((2, 7200.0), (3, 100.0), (4, 3600.0))) == "2 h 00 min on 2 devices, 1 h 00 min on 4"
+
+
+def test_counts_that_are_asked_about_are_among_the_times() -> None:
+    times = dict(times_by_hours(2.0, 4, 1000, (5, 64)))
+    assert {4, 5, 64} <= set(times)
+    assert len(times) == MOST_COUNTS

@@ -13,6 +13,7 @@ asked only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,14 @@ from selfsched_broker.core.ahead.scene import Player, Scene
 WORLDS, FEW_WORLDS, FEWEST_WORLDS = 25, 15, 5
 """For a forecast of all jobs; for each variant of a what-if; with more than `MANY_JOBS`."""
 MANY_JOBS = 256
+_LEANINGS = 2**32
+"""Added to a job's number: what is not known of its single counts is drawn apart."""
+
+UNPLAYED_LOG = 0.2
+"""By how much (log, to the 10 and to the 90 % point) a play of several jobs is off even where all its
+worlds agree: others that come later, and what the policy does that its reduced form does not
+(`bench.look_ahead`, docs/look-ahead.md)."""
+MOST_OFF = 1e3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +101,15 @@ def foresee(scene: Scene) -> dict[str, Foreseen]:
         return {}
     worlds = WORLDS if len(players) <= MANY_JOBS else FEWEST_WORLDS
     live = np.ones((worlds, len(players)), dtype=bool)
-    stage = _stage(scene, players, worlds, live, np.zeros(worlds, dtype=bool), None)
+    nothing = np.zeros(worlds, dtype=bool)
+    stage = _stage(scene, players, worlds, live, nothing, nothing, None)
     begun, over = play(stage)
     starts, ends = quantiles(begun), quantiles(over)
+    off = UNPLAYED_LOG if len(players) > 1 else 0.0
     return {
-        player.job: Foreseen(start=_forecast(starts[:, j]), finish=_forecast(ends[:, j]), known=player.known)
+        player.job: Foreseen(
+            start=_forecast(starts[:, j], off), finish=_forecast(ends[:, j], off), known=player.known
+        )
         for j, player in enumerate(players)
     }
 
@@ -108,7 +121,7 @@ def foresee_variants(scene: Scene, variants: Sequence[Variant]) -> list[Foreseen
     askers = {variant.asker.job for variant in variants}
     others = [player for player in scene.players if player.job not in askers]
     players = (*others, *(variant.asker for variant in variants))
-    worlds = FEW_WORLDS if len(players) <= MANY_JOBS else FEWEST_WORLDS
+    worlds = FEW_WORLDS if len(others) < MANY_JOBS else FEWEST_WORLDS
     live = np.zeros((worlds * len(variants), len(players)), dtype=bool)
     wanted = np.zeros(len(live), dtype=np.int64)
     for at, variant in enumerate(variants):
@@ -117,30 +130,40 @@ def foresee_variants(scene: Scene, variants: Sequence[Variant]) -> list[Foreseen
         live[rows, len(others) + at] = True
         wanted[rows] = len(others) + at
     arrivals = np.repeat([variant.arrives for variant in variants], worlds)
-    starts, ends = play(_stage(scene, players, worlds, live, arrivals, wanted))
+    departures = np.repeat([_frees(scene, variant) for variant in variants], worlds)
+    starts, ends = play(_stage(scene, players, worlds, live, arrivals, departures, wanted))
     found = []
     for at, variant in enumerate(variants):
         rows, column = slice(at * worlds, (at + 1) * worlds), len(others) + at
         start, end = quantiles(starts[rows, column]), quantiles(ends[rows, column])
-        known = variant.asker.known
-        found.append(Foreseen(start=_forecast(start), finish=_forecast(end), known=known))
+        known, off = variant.asker.known, UNPLAYED_LOG if live[rows.start].sum() > 1 else 0.0
+        found.append(Foreseen(start=_forecast(start, off), finish=_forecast(end, off), known=known))
     return found
+
+
+def _frees(scene: Scene, variant: Variant) -> bool:
+    """Whether devices are free in it that are held now."""
+    held = {player.job: player.held for player in scene.players}
+    gone = any(held.get(job) for job in variant.without - {variant.asker.job})
+    return gone or held.get(variant.asker.job, 0) != variant.asker.held
 
 
 def _stage(
     scene: Scene, players: Sequence[Player], worlds: int, live: Flags, arrivals: Flags,
-    wanted: Integers | None,
+    departures: Flags, wanted: Integers | None,
 ) -> Stage:  # fmt: skip
     rule = rule_named(scene.policy)
     cast = make_cast(players, scene.devices, gangs=rule.gangs)
     held = np.array([_index(cast.counts[j], player.held) for j, player in enumerate(players)])
     drawn = np.stack([factors(p.low, p.high, deviations(p.number, worlds)) for p in players], axis=1)
+    leant = np.stack([deviations(p.number + _LEANINGS, worlds) for p in players], axis=1)
     repeats = len(live) // worlds
     return Stage(
         cast=cast, rule=rule, devices=scene.devices, term=scene.term_seconds, tick=scene.tick_seconds,
-        factors=np.tile(drawn, (repeats, 1)), held=np.tile(held, (len(live), 1)),
+        factors=np.tile(drawn, (repeats, 1)), leanings=np.tile(leant, (repeats, 1)),
+        held=np.tile(held, (len(live), 1)),
         starting=np.tile([player.starting_seconds for player in players], (len(live), 1)),
-        live=live, arrivals=arrivals, wanted=wanted,
+        live=live, arrivals=arrivals, departures=departures, wanted=wanted,
     )  # fmt: skip
 
 
@@ -149,10 +172,14 @@ def _index(counts: Integers, held: int) -> int:
     return int(found[0]) if held and found.size else -1
 
 
-def _forecast(seconds: Floats) -> Forecast | None:
+def _forecast(seconds: Floats, off: float) -> Forecast | None:
     low, middle, high = seconds.tolist()
     if middle >= NEVER / 100:
         return None
+    if middle > 0:
+        below, above = math.log(middle / max(low, middle / MOST_OFF)), math.log(max(high, middle) / middle)
+        low = middle * math.exp(-math.hypot(below, off))
+        high = middle * math.exp(math.hypot(above, off))
     return Forecast(
         p10_seconds=min(low, MAX_SECONDS),
         p50_seconds=min(middle, MAX_SECONDS),

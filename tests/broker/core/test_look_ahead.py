@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 from broker.driver import Driver, bid
 
+from bench._look_ahead_lab import random_scene
 from selfsched.protocol import Forecast
 from selfsched_broker.core import arbiter, views
 from selfsched_broker.core.ahead import rules
 from selfsched_broker.core.ahead.rules import RULES
 from selfsched_broker.core.ahead.scene import Player, Scene, take_scene
 from selfsched_broker.core.leases import LeaseOptions
-from selfsched_broker.core.look_ahead import Outlook, Variant, foresee, foresee_variants
+from selfsched_broker.core.look_ahead import (
+    UNPLAYED_LOG,
+    Outlook,
+    Variant,
+    foresee,
+    foresee_variants,
+)
 from selfsched_broker.core.policies import queues, selfsched
 from selfsched_broker.core.policies.themis import Themis
 
@@ -139,3 +147,21 @@ def test_the_played_rules_have_the_policies_constants() -> None:
     for name in ("DOUBT", "LASTING", "LATEST", "SHORTEST"):
         assert getattr(rules, name) == getattr(selfsched, name)
     assert rules.LAS_THRESHOLD_DEVICE_SECONDS == queues.LAS_THRESHOLD_DEVICE_SECONDS
+
+
+def test_what_is_not_played_is_in_the_interval_of_who_has_company(driver: Driver) -> None:
+    one, other = two_on_one_each(driver)
+    running(driver, one, 100.0, 100.0, 50.0)
+    running(driver, other, 30.0, 30.0)
+    told = told_to(driver, one)
+    assert told is not None
+    assert told.p90_seconds / told.p50_seconds >= math.exp(UNPLAYED_LOG) - 1e-9
+    assert told.p50_seconds / told.p10_seconds >= math.exp(UNPLAYED_LOG) - 1e-9
+
+
+@pytest.mark.parametrize("policy", sorted(RULES))
+def test_an_answer_does_not_depend_on_what_else_was_asked(policy: str) -> None:
+    scene = random_scene(7, 6, 4, policy)
+    askers = [replace(scene.players[0], job=f"asker-{n}", number=90, held=0) for n in range(3)]
+    asked = [Variant(asker=asker, arrives=True) for asker in askers]
+    assert foresee_variants(scene, asked[:1])[0] == foresee_variants(scene, asked)[0]

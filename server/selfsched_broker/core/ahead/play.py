@@ -11,21 +11,32 @@ tick       everything, where the policy takes things away at all; a move costs i
 arrival    at the start, where a new job is asked about: what holders have beyond their share
 ========== =============================================================================
 
-Ticks are played one by one for as many terms as `MOST_TICKS`, spread over the time that all work
-needs; with longer jobs every second, third or n-th. Nobody arrives.
+At the start nobody who holds devices gets more, unless others are taken to be gone: what is free then is so
+because the policy has left it free. Who has not repaid its last move stays as it is.
+
+The first ticks are played one by one. Later ones are left out the more, the later it is: after n
+of them the next comes n / `EXACT_TICKS` terms later. So what is still to come is always known to some
+hundredths of its own time, and jobs of a second beside jobs of a year take some hundred steps. A world sees
+nothing of any other, so that what comes out does not depend on what else was asked.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from selfsched_broker.core.ahead.cast import NEVER, Cast, Flags, Floats, Integers
+from selfsched_broker.core.ahead.draws import MOST_LOG
 from selfsched_broker.core.ahead.rules import PlayedRule, Worlds, owed_devices
 
-MOST_TICKS = 24
+EXACT_TICKS = 24
+MOST_TICKS = 1000
+"""In one world; enough for 10^15 terms."""
+MOST_IDLE_TICKS = 64
+"""After so many at which nobody could be given anything, nobody ever will be."""
+REPAY_FACTOR, REPAY_LEAST_SECONDS = 10.0, 60.0
+"""A move is repaid after so many restarts, and at least so long (`FairnessOptions`)."""
 _FOR_SURE = 1e30
 _COMPACTED_EVERY = 6
 _AT_ONCE = 1e-7
@@ -44,6 +55,8 @@ class Stage:
     """Seconds until the first tick."""
     factors: Floats
     """(R, J) true time over median time."""
+    leanings: Floats
+    """(R, J) standard normal deviations, for what is not known of single counts."""
     held: Integers
     """(R, J) index of the count each job has now, -1 for none."""
     starting: Floats
@@ -52,8 +65,14 @@ class Stage:
     """(R, J) who is there."""
     arrivals: Flags
     """(R,) worlds that begin with an arrival."""
+    departures: Flags
+    """(R,) worlds that begin with the end of others."""
     wanted: Integers | None = None
     """(R,) the job whose end is asked for; a world ends with it. None: all."""
+
+
+_BY_JOB = ("factors", "leanings", "left", "held", "overhead", "live", "waited", "repaid_at")
+_BY_WORLD = (*_BY_JOB, "at", "tick_at", "ticks", "idle", "rows", "arrivals", "departures")
 
 
 @dataclass(slots=True)
@@ -65,16 +84,24 @@ class _Play:
     rows: Integers
     """Worlds of the stage that are still played."""
     arrivals: Flags
+    departures: Flags
     wanted: Integers | None
     factors: Floats
+    leanings: Floats
     left: Floats
     held: Integers
     overhead: Floats
     live: Flags
     waited: Floats
+    """Terms that each has been passed over."""
+    repaid_at: Floats
+    """When each may be moved again."""
     at: Floats
     tick_at: Floats
-    tick_every: float
+    ticks: Integers
+    """How many there were."""
+    idle: Integers
+    """How many, one after the other, left all devices unused."""
     starts: Floats = field(init=False)
     ends: Floats = field(init=False)
 
@@ -90,23 +117,10 @@ def play(stage: Stage) -> tuple[Floats, Floats]:
     Returns:
         When each job starts and ends, in seconds from now, (R, J); `NEVER` for what does not come.
     """
-    work = stage.cast.seconds * np.where(stage.cast.counts > 0, stage.cast.counts, 1)
-    someone = stage.live.any(axis=0)
-    horizon = max(
-        float((work.min(axis=1) * someone).sum()) / max(stage.devices, 1),
-        float((stage.cast.seconds.min(axis=1) * someone).max()),
-    )
-    every = stage.term * max(1, math.ceil(horizon / stage.term / MOST_TICKS))
-    shown = _Play(
-        stage=stage, cast=stage.cast, columns=np.arange(stage.live.shape[1]),
-        rows=np.arange(len(stage.live)), arrivals=stage.arrivals, wanted=stage.wanted, factors=stage.factors,
-        left=np.where(stage.live, 1.0, 0.0), held=np.where(stage.live, stage.held, -1),
-        overhead=stage.starting.copy(), live=stage.live.copy(), waited=np.zeros(stage.live.shape),
-        at=np.zeros(len(stage.live)), tick_at=np.full(len(stage.live), stage.tick), tick_every=every,
-    )  # fmt: skip
-    _divide(shown, np.zeros(len(stage.live), dtype=bool))
+    shown = _open(stage)
+    _divide(shown, np.zeros(len(stage.live), dtype=bool), opening=True)
     shown.arrivals = np.zeros_like(stage.arrivals)
-    for turn in range(4 * stage.live.shape[1] + 16 * MOST_TICKS):
+    for turn in range(stage.live.shape[1] + MOST_TICKS + 1):
         is_tick = _move_on(shown)
         if is_tick is None:
             break
@@ -116,20 +130,30 @@ def play(stage: Stage) -> tuple[Floats, Floats]:
     return shown.starts, shown.ends
 
 
+def _open(stage: Stage) -> _Play:
+    worlds, jobs = stage.live.shape
+    waited = np.where(stage.held < 0, np.broadcast_to(stage.cast.waited, stage.live.shape), 0.0)
+    return _Play(
+        stage=stage, cast=stage.cast, columns=np.arange(jobs), rows=np.arange(worlds),
+        arrivals=stage.arrivals, departures=stage.departures, wanted=stage.wanted, factors=stage.factors,
+        leanings=stage.leanings, left=np.where(stage.live, 1.0, 0.0),
+        held=np.where(stage.live, stage.held, -1), overhead=stage.starting.copy(), live=stage.live.copy(),
+        waited=waited, repaid_at=np.tile(stage.cast.unrepaid, (worlds, 1)), at=np.zeros(worlds),
+        tick_at=np.full(worlds, stage.tick), ticks=np.zeros(worlds, dtype=np.int64),
+        idle=np.zeros(worlds, dtype=np.int64),
+    )  # fmt: skip
+
+
 def _move_on(shown: _Play) -> Flags | None:
     """Take each world to its next event; returns in which it is a tick, None when all is over."""
-    cast, held = shown.cast, shown.held
-    runs = held >= 0
-    here = cast.seconds[np.arange(held.shape[1]), np.maximum(held, 0)] * shown.factors
+    held, runs = shown.held, shown.held >= 0
+    here = _seconds_here(shown)
     to_end = np.where(runs & shown.live, shown.overhead + shown.left * here, np.inf)
     first = to_end.min(axis=1, initial=np.inf)
-    top = np.maximum((cast.counts > 0).sum(axis=1) - 1, 0)
-    hungry = (shown.live & (held < top)).any(axis=1)
-    to_tick = np.where(hungry, np.maximum(shown.tick_at - shown.at, 0.0), np.inf)
+    to_tick = _to_tick(shown)
     lapse = np.minimum(first, to_tick)
     active = np.isfinite(lapse) & shown.live.any(axis=1) & (shown.at < NEVER / 10)
-    stuck = ~np.isfinite(first) & (shown.at > shown.tick_at.min() + 1e3 * shown.tick_every)
-    active &= ~stuck
+    active &= shown.idle < MOST_IDLE_TICKS
     if not active.any():
         return None
     lapse = np.where(active, lapse, 0.0)
@@ -137,10 +161,9 @@ def _move_on(shown: _Play) -> Flags | None:
     worked = np.maximum(lapse[:, None] - shown.overhead, 0.0)
     shown.overhead = np.where(runs, np.maximum(shown.overhead - lapse[:, None], 0.0), 0.0)
     shown.left = np.where(runs, np.maximum(shown.left - worked / np.maximum(here, 1e-9), 0.0), shown.left)
-    shown.waited = np.where(runs, 0.0, shown.waited + lapse[:, None])
     ended = active[:, None] & shown.live & runs & (to_end <= (lapse * (1 + 1e-12) + _AT_ONCE)[:, None])
     shown.at = shown.at + lapse
-    shown.tick_at = np.where(is_tick, shown.at + shown.tick_every, shown.tick_at)
+    _count_tick(shown, is_tick)
     rows, jobs = np.nonzero(ended)
     shown.ends[shown.rows[rows], shown.columns[jobs]] = shown.at[rows]
     shown.live = shown.live & ~ended
@@ -151,21 +174,61 @@ def _move_on(shown: _Play) -> Flags | None:
     return is_tick
 
 
-def _divide(shown: _Play, is_tick: Flags) -> None:
+def _seconds_here(shown: _Play) -> Floats:
+    """(R, J) true time of all that was left at the start, on what each has."""
+    cast, jobs, place = shown.cast, np.arange(shown.held.shape[1]), np.maximum(shown.held, 0)
+    here: Floats = cast.seconds[jobs, place] * shown.factors
+    if cast.doubts.any():
+        quicker, slower = cast.doubts[:, jobs, place]
+        log = np.where(shown.leanings < 0, shown.leanings * quicker, shown.leanings * slower)
+        here = here * np.exp(np.clip(log, -MOST_LOG, MOST_LOG))
+    return here
+
+
+def _to_tick(shown: _Play) -> Floats:
+    """Seconds to the next tick, infinite where it would change nothing."""
+    if not shown.stage.rule.preempts:
+        return np.full(len(shown.at), np.inf)
+    top = np.maximum((shown.cast.counts > 0).sum(axis=1) - 1, 0)
+    hungry = (shown.live & (shown.held < top)).any(axis=1) & (shown.ticks < MOST_TICKS)
+    return np.where(hungry, np.maximum(shown.tick_at - shown.at, 0.0), np.inf)
+
+
+def _count_tick(shown: _Play, is_tick: Flags) -> None:
+    term = shown.stage.term
+    # Ticks that nobody waited for have passed all the same.
+    behind = np.maximum(np.floor((shown.at - shown.tick_at) / term), 0.0) + 1
+    apart = np.maximum(np.floor(shown.at / term / EXACT_TICKS), 1.0)
+    passed = np.where(is_tick, apart, np.where(shown.at > shown.tick_at, behind, 0.0))
+    shown.tick_at = shown.tick_at + passed * term
+    shown.ticks = shown.ticks + is_tick
+    waits = shown.live & (shown.held < 0)
+    shown.waited = np.where(shown.held >= 0, 0.0, shown.waited + waits * passed[:, None])
+    nobody = ~(shown.held >= 0).any(axis=1)
+    shown.idle = np.where(is_tick & nobody, shown.idle + 1, np.where(nobody, shown.idle, 0))
+
+
+def _divide(shown: _Play, is_tick: Flags, *, opening: bool = False) -> None:
     cast, stage, old = shown.cast, shown.stage, shown.held
     worlds = Worlds(
         cast=cast, live=shown.live, at=shown.at, left=shown.left, held=old, waited=shown.waited,
         owed=owed_devices(cast, shown.live, stage.devices), devices=stage.devices, term=stage.term,
     )  # fmt: skip
-    density = _densities(worlds, stage.rule)
-    kept = _kept(worlds, stage.rule, is_tick, shown.arrivals)
     places = np.arange(cast.counts.shape[1])
-    density = np.where(places <= kept[:, :, None], _FOR_SURE, density)
+    bound = (old >= 0) & (shown.repaid_at > shown.at[:, None])
+    if opening:
+        bound |= (old >= 0) & ~(shown.arrivals | shown.departures)[:, None]
+    kept = np.where(bound, old, _kept(worlds, stage.rule, is_tick, shown.arrivals))
+    density = np.where(places <= kept[:, :, None], _FOR_SURE, _densities(worlds, stage.rule))
     able = shown.live[:, :, None] & (cast.steps > 0) & (density > 0)
+    able &= ~bound[:, :, None] | (places <= old[:, :, None])
     new = _dense_first(np.where(able, density, -np.inf), cast, stage.devices, skips=stage.rule.skips) - 1
     new = np.where(shown.live, new, -1)
     moved = (new != old) & (new >= 0)
-    shown.overhead = np.where(moved, np.broadcast_to(cast.restarts, new.shape), shown.overhead)
+    restarts = np.broadcast_to(cast.restarts, new.shape)
+    shown.overhead = np.where(moved, restarts, shown.overhead)
+    repaid = shown.at[:, None] + restarts + np.maximum(REPAY_FACTOR * restarts, REPAY_LEAST_SECONDS)
+    shown.repaid_at = np.where(moved, repaid, shown.repaid_at)
     rows, jobs = np.nonzero(moved & (old < 0))
     places_of = shown.rows[rows], shown.columns[jobs]
     shown.starts[places_of] = np.minimum(shown.starts[places_of], shown.at[rows])
@@ -191,7 +254,7 @@ def _densities(worlds: Worlds, rule: PlayedRule) -> Floats:
 def _kept(worlds: Worlds, rule: PlayedRule, is_tick: Flags, arrives: Flags) -> Integers:
     """(R, J) index of the count that nobody takes from a job now, -1 for none."""
     held, cast = worlds.held, worlds.cast
-    taken = is_tick[:, None] & cast.movable & rule.preempts
+    taken = is_tick[:, None] & cast.stoppable & rule.preempts
     kept = np.where(taken, -1, held)
     if rule.yields and arrives.any():
         short = (cast.counts < worlds.owed[:, :, None] - 1e-9) & (cast.counts > 0)
@@ -204,7 +267,7 @@ def _dense_first(density: Floats, cast: Cast, devices: int, *, skips: bool) -> I
     """(R, J) how many steps each job is given, the densest first."""
     rows, jobs, width = density.shape
     flat = (density * (1 - 1e-9 * np.arange(width))).reshape(rows, -1)
-    order = np.argsort(-flat, axis=1)
+    order = np.argsort(-flat, axis=1, kind="stable")
     valid = np.take_along_axis(flat, order, axis=1) > 0
     most = int(valid.sum(axis=1).max(initial=0))
     order, valid = order[:, :most], valid[:, :most]
@@ -238,11 +301,10 @@ def _compact(shown: _Play) -> None:
     kept: Flags = np.asarray(shown.live.any(axis=0))
     if kept.any() and kept.sum() <= 0.8 * len(kept):
         shown.cast, shown.columns = shown.cast.only(kept), shown.columns[kept]
-        for name in ("factors", "left", "held", "overhead", "live", "waited"):
+        for name in _BY_JOB:
             setattr(shown, name, getattr(shown, name)[:, kept])
     goes_on: Flags = np.asarray(shown.live.any(axis=1))
     if goes_on.any() and goes_on.sum() <= 0.8 * len(goes_on):
-        names = ("factors", "left", "held", "overhead", "live", "waited", "at", "tick_at", "rows", "arrivals")
-        for name in names:
+        for name in _BY_WORLD:
             setattr(shown, name, getattr(shown, name)[goes_on])
         shown.wanted = None if shown.wanted is None else shown.wanted[goes_on]

@@ -4,9 +4,8 @@ Every policy is a density: what the next devices of a job are worth, by the devi
 the densest first, which is the best division where worths are concave in devices and gangs are small
 (Dantzig 1957), and an approximation elsewhere; the policies themselves solve it exactly. The
 worths are the policies' own (`policies`, `auction`) with these simplifications: all devices are alike
-and everything fits on its node; everybody is considered; nobody has unrepaid moves; quotas, charged
-payments, wanted devices and reservations are not played. `maxmin` is played as `themis`, `goodput` by
-speed-up alone.
+and everything fits on its node; everybody is considered; quotas, charged payments, wanted devices and
+reservations are not played. `maxmin` is played as `themis`, `goodput` by speed-up alone.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ SHORTEST = 1e3
 LAS_THRESHOLD_DEVICE_SECONDS = 57_600.0
 MOVE_GAIN = 1.2
 _ENTITLED = 1e6
+_MOST_PASSED = 20.0
 _LEAST = 1e-9
 
 
@@ -38,7 +38,7 @@ class Worlds:
     at: Floats  # (R,) seconds from now
     left: Floats  # (R, J) of what is left now
     held: Integers  # (R, J) index of the count it has, -1 for none
-    waited: Floats  # (R, J) seconds since it last had a device
+    waited: Floats  # (R, J) terms that it has been passed over
     owed: Floats  # (R, J) devices
     devices: int
     term: float
@@ -79,7 +79,8 @@ def owed_devices(cast: Cast, live: Flags, devices: int) -> Floats:
     total = np.maximum((by_account > 0) @ weight_of, _LEAST)
     part = priorities / np.maximum((by_account @ groups.T), _LEAST)
     owed: Floats = devices * part * cast.weights / total[:, None]
-    return owed
+    # Sums over more or fewer columns differ in the last digits: nobody shall come first by these.
+    return np.round(owed, 9)
 
 
 def _selfsched(worlds: Worlds) -> Floats:
@@ -131,11 +132,14 @@ def _themis(worlds: Worlds) -> Floats:
     nothing = age + worlds.term + restart + remaining[:, :, :1]
     weight = worlds.owed * worlds.live.sum(axis=1)[:, None] / max(worlds.devices, 1)
     worth = weight[:, :, None] * np.log(nothing / np.maximum(shared, _LEAST))
-    entitled = (worlds.owed * np.maximum(1.0, worlds.waited / worlds.term))[:, :, None]
-    within = np.where(cast.counts == cast.counts[:, :1], entitled, worlds.owed[:, :, None])
-    due = (cast.counts > 0) & (cast.counts <= within + _LEAST)
+    passed, smallest = worlds.waited[:, :, None], cast.counts[:, :1]
+    due = (cast.counts > 0) & (cast.counts <= worlds.owed[:, :, None] + _LEAST)
+    # Where its share is less than its smallest count: that, once it was passed over often enough.
+    late = (passed * worlds.owed[:, :, None] >= smallest - _LEAST) | ((smallest > 1) & (passed >= 1))
+    due |= (cast.counts == smallest) & late & (worlds.held < 0)[:, :, None]
     due &= worth >= np.maximum.accumulate(worth, axis=2)  # nobody is entitled to what does not pay
-    bonus = _ENTITLED * np.where(due, cast.counts, 0)
+    urgency = _ENTITLED * (1 + np.minimum(passed, _MOST_PASSED))
+    bonus = urgency * np.where(due, cast.counts, 0)
     found: Floats = worth + np.maximum.accumulate(bonus, axis=2)
     return found
 

@@ -3,7 +3,8 @@
 A job is reduced to its device counts and the median time to its end on each. On several models
 a count's time is that of the mean rate over the models, each with its part of the devices;
 on one model, that of the placement on the fewest nodes. A running job's times are scaled to its own
-forecast, for that is younger than its bid.
+forecast, for that is younger than its bid; the others are as policies see them, corrected by the pace
+seen and by what the account claimed before.
 
 A job that has not measured itself yet is not left out: it is played by its pace so far, or as
 the median of the others, or by the time that stands in for unknown ends; with a wide spread.
@@ -14,13 +15,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
-from selfsched.protocol import BidRow, JobState, Resume
+from selfsched.protocol import JobState, Outcome, Resume
 from selfsched_broker.core.ahead.draws import Z90
 from selfsched_broker.core.books import Books, Job
-from selfsched_broker.core.draft import Context
+from selfsched_broker.core.draft import Context, Draft
+from selfsched_broker.core.fairness import Row, is_measured, measured_rows
+from selfsched_broker.core.grants import is_repaid
+from selfsched_broker.core.market import Contender
+from selfsched_broker.core.markets import Stakes, build_market
 from selfsched_broker.core.shares import age_seconds, share_over_life
 
 MOST_COUNTS = 12
@@ -31,6 +36,7 @@ _GUESSED_SCALING = 0.8
 """Speed goes with devices to this power where nothing is known."""
 _LEAST_SECONDS = 1e-3
 MOST_SECONDS = 1e9
+MOST_SIGMA = 4.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +67,16 @@ class Player:
     share: float = 0.0
     """Over its life, in devices."""
     movable: bool = True
+    """False: it goes on at its size."""
+    stoppable: bool = True
     """False: keeps what it has to its end."""
+    passed_over: int = 0
+    """Ticks at which it wanted devices and got none."""
+    unrepaid_seconds: float = 0.0
+    """Until its last move is repaid, and it may be moved again."""
+    doubts: tuple[tuple[float, float], ...] = ()
+    """For each count, by how much it may be quicker or slower besides (logarithm, at one standard
+    deviation on that side): what is not known of that count alone. Empty: nothing."""
     known: bool = True
     """False: it has not measured itself; its times are a guess."""
 
@@ -82,6 +97,8 @@ class Scene:
     """Until the next tick."""
     made_at: float = 0.0
     """Broker time."""
+    ended: Mapping[str, float | None] = field(default_factory=dict)
+    """Jobs that have ended, and when; None: not by themselves."""
 
 
 def take_scene(books: Books, ctx: Context) -> Scene:
@@ -90,10 +107,12 @@ def take_scene(books: Books, ctx: Context) -> Scene:
     models = Counter(
         device.model for device in books.devices.values() if not device.drained and device.sick_at is None
     )
-    known = {job.id: seconds for job in jobs if (seconds := times_of(job, models, ctx.now - job.bid_at))}
-    least = [next(iter(seconds.values())) for seconds in known.values()]
+    draft = Draft(books, ctx)
+    seen = {c.job: c for c in build_market(draft, "tick", Stakes({}), jobs).contenders} if models else {}
+    known = {job.id: times_of(job, seen[job.id], models, ctx.now) for job in jobs if job.id in seen}
+    least = [next(iter(times.seconds.values())) for times in known.values() if times.seconds]
     guess = median(least) if least else ctx.fairness.unknown_end_seconds
-    players = tuple(_player(books, ctx, job, known.get(job.id, {}), guess) for job in jobs)
+    players = tuple(_player(draft, job, known.get(job.id, Times()), guess) for job in jobs)
     return Scene(
         players=players,
         devices=books.healthy_devices,
@@ -101,63 +120,86 @@ def take_scene(books: Books, ctx: Context) -> Scene:
         term_seconds=max(ctx.fairness.term_seconds, 1e-3),
         tick_seconds=max(books.agenda.next_tick_at - ctx.now, 0.0),
         made_at=ctx.now,
+        ended=_ended(books),
     )
 
 
-def times_of(job: Job, models: Mapping[str, int], since_seconds: float = 0.0) -> dict[int, float]:
-    """Seconds to a job's end from now, by device count, from its bid; empty: nothing is measured."""
-    if job.bid is None:
-        return {}
-    moved = since_seconds if job.state is JobState.RUNNING else 0.0
-    found = times_in(job.bid.rows, models)
-    here = min(found.values(), default=1.0)
-    # What has been worked off since the bid, as a part: the slowest count is not nearer by less.
-    part = max(1.0 - moved / max(here, _LEAST_SECONDS), 0.05)
-    return {n: seconds * part for n, seconds in found.items() if n == _smallest(found) or _can(job, n)}
+def _ended(books: Books) -> Mapping[str, float | None]:
+    return {
+        job.id: job.ended_at if job.outcome is Outcome.FINISHED else None
+        for job in books.jobs.values()
+        if not job.live
+    }
 
 
-def times_in(rows: Iterable[BidRow], models: Mapping[str, int]) -> dict[int, float]:
-    """The time of each device count in a bid's rows."""
-    measured = [row for row in rows if row.remaining_seconds is not None]
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What is known of a job's time to its end, by device count."""
+
+    seconds: Mapping[int, float] = field(default_factory=dict)
+    """Median, from now; empty: nothing is measured."""
+    sigmas: Mapping[int, float] = field(default_factory=dict)
+    """Standard deviation of its logarithm."""
+
+
+def times_of(job: Job, seen: Contender, models: Mapping[str, int], now: float) -> Times:
+    """From its bid, corrected as the policies see it: by its pace and by what its account claimed before.
+
+    Args:
+        job: as it stands in the books.
+        seen: the same as a policy sees it.
+        models: healthy devices of each model.
+        now: broker time.
+    """
+    if job.bid is None or seen.bid is None or not is_measured(job.bid):
+        return Times()
+    found, sigmas = times_in(measured_rows(seen), models)
+    smallest, held = min(found), len(seen.kept)
+    here = found.get(held)
+    if here is not None and job.state is JobState.RUNNING and not _has_pace(seen, held):
+        # What has been worked off since the bid, as a part.
+        part = max(1.0 - (now - job.bid_at) / max(here, _LEAST_SECONDS), 0.05)
+        found = {n: seconds * part for n, seconds in found.items()}
+    kept = {n: seconds for n, seconds in found.items() if n == smallest or n in seen.allowed_devices}
+    return Times(kept, sigmas)
+
+
+def _has_pace(seen: Contender, count: int) -> bool:
+    """Whether its time there is told by its fraction done, which is of now."""
+    return any(place.devices == count for place, _ in seen.claim_paces)
+
+
+def times_in(rows: Iterable[Row], models: Mapping[str, int]) -> tuple[dict[int, float], dict[int, float]]:
+    """(time, sigma) of each device count in the rows of a bid."""
+    rows = list(rows)
     total = sum(models.values()) or 1
-    found = {}
-    for n in sorted({row.placement.devices for row in measured}):
-        of = [row for row in measured if row.placement.devices == n]
-        if len(models) < 2 or all(row.placement.model is None for row in of):
-            row = min(of, key=lambda r: (r.placement.nodes, r.remaining_seconds))
-            found[n] = min(max(row.remaining_seconds or 0.0, _LEAST_SECONDS), MOST_SECONDS)
+    found, sigmas = {}, {}
+    for n in sorted({row.devices for row in rows}):
+        of = [row for row in rows if row.devices == n]
+        best = min(of, key=lambda r: (r.nodes, r.remaining_seconds))
+        sigmas[n] = min(best.sigma_log, MOST_SIGMA)
+        if len(models) < 2 or all(row.model is None for row in of):
+            found[n] = min(max(best.remaining_seconds, _LEAST_SECONDS), MOST_SECONDS)
             continue
         rate = 0.0
         for model, count in models.items():
-            on = [r.remaining_seconds or 0.0 for r in of if r.placement.model in (None, model)]
+            on = [row.remaining_seconds for row in of if row.model in (None, model)]
             rate += count / total / max(min(on), _LEAST_SECONDS) if on else 0.0
-        if rate > 0:
-            found[n] = min(1.0 / rate, MOST_SECONDS)
-    return found
+        found[n] = min(1.0 / rate, MOST_SECONDS) if rate > 0 else MOST_SECONDS
+    return found, sigmas
 
 
-def _smallest(times: Mapping[int, float]) -> int:
-    return min(times)
-
-
-def _can(job: Job, count: int) -> bool:
-    within = job.min_devices <= count <= job.max_devices
-    return within and (not job.allowed_devices or count in job.allowed_devices)
-
-
-def _player(books: Books, ctx: Context, job: Job, times: dict[int, float], guess: float) -> Player:
-    now, pulse = ctx.now, books.job_pulses.get(job.id)
+def _player(draft: Draft, job: Job, times: Times, guess: float) -> Player:
+    books, now, pulse = draft.books, draft.now, draft.books.job_pulses.get(job.id)
     held = sum(h.state == "held" for h in books.active_of(job.id)) + len(books.claims_of(job.id))
-    known, low, high = bool(times), 1.0, 1.0
+    known = bool(times.seconds)
     done = pulse.fraction_done if pulse else job.fraction_done
-    if not times:
-        times, sigma = _guessed(books, ctx, job, guess, done)
-        low, high = math.exp(-Z90 * sigma), math.exp(Z90 * sigma)
-    elif job.bid is not None:
-        sigma = max((row.sigma_log for row in job.bid.rows if row.remaining_seconds is not None), default=0.0)
-        low, high = math.exp(-Z90 * min(sigma, 4.0)), math.exp(Z90 * min(sigma, 4.0))
-    if held and held not in times:
-        times[held] = time_on(times, held)
+    if not known:
+        times = _guessed(books, draft.ctx, job, guess, done)
+    seconds = dict(times.seconds)
+    if held and held not in seconds:
+        seconds[held] = time_on(seconds, held)
+    low, high, common = _spread(times.sigmas, held)
     forecast = pulse.forecast if pulse is not None and known else None
     if held and forecast is not None and pulse is not None:
         since = now - pulse.reported_at
@@ -166,10 +208,10 @@ def _player(books: Books, ctx: Context, job: Job, times: dict[int, float], guess
             for q in (forecast.p10_seconds, forecast.p50_seconds, forecast.p90_seconds)
         )
         measured_on = len(pulse.devices_in_use) or held
-        here = times.get(measured_on, times[held])
-        times = {n: min(seconds * middle / here, MOST_SECONDS) for n, seconds in times.items()}
+        here = seconds.get(measured_on, seconds[held])
+        seconds = {n: min(s * middle / here, MOST_SECONDS) for n, s in seconds.items()}
         low, high = low_s / middle, high_s / middle
-    counts = _thinned(tuple(sorted(times)), held)
+    counts = _counts(job, seconds, held)
     restarts = [row.restart_seconds for row in job.bid.rows] if job.bid else []
     restart = max(restarts, default=0.0)
     return Player(
@@ -179,24 +221,64 @@ def _player(books: Books, ctx: Context, job: Job, times: dict[int, float], guess
         weight=books.accounts[job.account].weight if job.account in books.accounts else 1.0,
         priority=job.priority,
         counts=counts,
-        seconds=tuple(times[n] for n in counts),
+        seconds=tuple(seconds[n] for n in counts),
         low=low,
         high=high,
         held=held,
         restart_seconds=restart,
-        starting_seconds=restart if held and job.state is JobState.STARTING else 0.0,
+        starting_seconds=_starting_seconds(books, job, restart, now) if held else 0.0,
         age_seconds=age_seconds(job, now),
         fraction_done=min(done, 1.0 - 1e-9),
         share=share_over_life(books, job, now),
         movable=job.resume is Resume.ELASTIC,
+        stoppable=job.resume is not Resume.NEVER,
+        passed_over=job.passed_over,
+        unrepaid_seconds=_unrepaid_seconds(draft, job, restart) if held else 0.0,
+        doubts=tuple(_doubt(times.sigmas.get(n, common), common) for n in counts) if known else (),
         known=known,
     )
 
 
-def _guessed(
-    books: Books, ctx: Context, job: Job, guess: float, done: float
-) -> tuple[dict[int, float], float]:
-    """Times of a job that has measured nothing, and how sure they are."""
+def _spread(sigmas: Mapping[int, float], held: int) -> tuple[float, float, float]:
+    """(10 %, 90 % over the median, sigma) that all counts have in common: of what it has, or the least."""
+    common = sigmas.get(held, min(sigmas.values(), default=0.0))
+    return math.exp(-Z90 * common), math.exp(Z90 * common), common
+
+
+def _doubt(sigma: float, common: float) -> tuple[float, float]:
+    """What is not known of a count besides what is common to all."""
+    more = math.sqrt(max(sigma**2 - common**2, 0.0))
+    return more, more
+
+
+def _counts(job: Job, seconds: Mapping[int, float], held: int) -> tuple[int, ...]:
+    """The counts it may have: what cannot be resized goes on at its size."""
+    size = held or len(job.last_devices)
+    if job.resume is not Resume.ELASTIC and size in seconds:
+        return (size,)
+    return _thinned(tuple(sorted(seconds)), held)
+
+
+def _starting_seconds(books: Books, job: Job, restart_seconds: float, now: float) -> float:
+    """Until its first step on what it holds."""
+    if job.state is not JobState.STARTING:
+        return 0.0
+    since = max((h.since for h in books.active_of(job.id) if h.state == "held"), default=now)
+    return max(0.0, restart_seconds - (now - since))
+
+
+def _unrepaid_seconds(draft: Draft, job: Job, restart_seconds: float) -> float:
+    """Until its last move is repaid, if it makes steps all the time."""
+    if is_repaid(draft, job):
+        return 0.0
+    fairness, pulse = draft.ctx.fairness, draft.books.job_pulses.get(job.id)
+    steady = pulse.steady_seconds if pulse else job.steady_seconds
+    cost = max(job.move_cost_seconds, restart_seconds)
+    return max(fairness.repay_factor * cost, fairness.repay_min_seconds) - steady
+
+
+def _guessed(books: Books, ctx: Context, job: Job, guess: float, done: float) -> Times:
+    """Times of a job that has measured nothing."""
     top = min(job.max_devices, max(len(books.devices), job.min_devices))
     counts = tuple(n for n in job.allowed_devices if n <= top) or tuple(range(job.min_devices, top + 1))
     pulse, sigma = books.job_pulses.get(job.id), GUESS_SIGMA
@@ -207,13 +289,20 @@ def _guessed(
         seconds, sigma = max(1.0, job.stated_seconds - (ctx.now - began)), 0.1
     elif pulse is not None and held and done > 0 and pulse.running_since is not None:
         seconds, sigma, on = (1 - done) / done * (ctx.now - pulse.running_since), PACE_SIGMA, held
-    return {n: max(seconds, 1.0) * (on / n) ** _GUESSED_SCALING for n in counts}, sigma
+    times = {n: max(seconds, 1.0) * (on / n) ** _GUESSED_SCALING for n in counts}
+    return Times(times, dict.fromkeys(times, sigma))
 
 
 def time_on(times: Mapping[int, float], count: int) -> float:
     """Time on a count; on one that was not bid for as on the nearest below, or in proportion."""
     below = [n for n in times if n <= count]
     return times[max(below)] if below else times[min(times)] * min(times) / count
+
+
+def doubt_on(player: Player, count: int) -> tuple[float, float]:
+    """What is not known of a count by itself; of one that was not bid for, as of the nearest."""
+    nearest = min(range(len(player.counts)), key=lambda at: abs(player.counts[at] - count))
+    return player.doubts[nearest]
 
 
 def _thinned(counts: tuple[int, ...], held: int) -> tuple[int, ...]:
