@@ -29,7 +29,7 @@ class Lab:
     broker: LiveBroker
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     home, state = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("lab") / "state"
     config = home / ".jupyter" / "labconfig"
@@ -46,8 +46,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield Lab(jupyter, broker)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
+    """Ended with its module: while it lives an event loop runs here, and no other test could run its own."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
         pytest.skip("there is no Chromium on this machine")
