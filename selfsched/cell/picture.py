@@ -104,8 +104,10 @@ class Drawer:
         newest = self._knowledge.newest()
         if self._story.outcome is not None:
             return f"took {duration_words(self._story.elapsed_seconds(now))}"
-        if newest is None or not 0 <= now - newest.made_at <= _STALE_SECONDS or not self._story.text.devices:
+        if not self._story.text.devices:
             return ""
+        if newest is None or not 0 <= now - newest.made_at <= _STALE_SECONDS:
+            return text(self._story.text.status)  # what the supervisor said last of the time that is left
         middle, low, high = (self._time(newest, s) for s in _quantiles(newest))
         return f"done about {middle} ({low} to {high})"
 

@@ -176,7 +176,8 @@ def assert_one_picture(shown: list[dict[str, Any]], heads: list[str]) -> None:
     steps = [int(head.partition("step ")[2].partition("/")[0]) for head in heads if "step " in head]
     assert len(steps) > 2
     assert steps == sorted(steps)
-    assert [head for head in heads if "done about" in head], "when it is done is the forecast's"
+    said = [head for head in heads if "done about" in head or " left (" in head]
+    assert said, "when it is done is the forecast's"
     last = shown[-1]["data"]
     assert "100/100" in last["text/plain"]
     assert "<svg" in last["text/html"], "a picture stays in the notebook without its kernel"
