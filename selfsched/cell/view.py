@@ -133,8 +133,8 @@ class CellView:
     def _without_kernel(self) -> dict[str, str]:
         """What is seen instead of the live picture where no kernel is behind it."""
         words = (
-            "The picture of a run that trains is shown by its kernel. selfsched.attach() shows a detached "
-            "run again; `selfsched status` says how it is."
+            "The picture of a run that trains is shown by its kernel; `selfsched status` and JupyterLab's "
+            "panel say how it is."
         )
         return {"text/html": f"<p>{words}</p>", "text/plain": self._story.text.line() or words}
 
