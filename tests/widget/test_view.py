@@ -64,7 +64,7 @@ def test_what_stays_is_a_still_picture_without_widget_or_script(tmp_path: Path) 
         view.refresh()
         if instant == 600.0:
             assert WIDGET in shown.outputs[0]
-            assert "attach" in shown.outputs[0]["text/html"], "where no kernel is behind the picture"
+            assert "selfsched status" in shown.outputs[0]["text/html"], "without a kernel"
     view.close()
     (left_behind,) = shown.outputs
     assert set(left_behind) == {"text/html", "text/plain"}
