@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from selfsched.core import history as histories
 from selfsched.core.bidding import duration_words
 from selfsched.core.calibration import KEPT_RUNS, Calibration
@@ -319,3 +321,31 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def read_history(run: Path) -> JobHistory | None:
+    """The history in a run's directory; None where there is none that can be read."""
+    try:
+        return JobHistory.model_validate_json((run / histories.FILE_NAME).read_text())
+    except (OSError, ValidationError):
+        return None
+
+
+def read_model(run: Path, history: JobHistory | None = None) -> JobModel | None:
+    """What a run learned of itself; None where there is nothing that can be read.
+
+    Args:
+        run: its directory.
+        history: the run's, which has the figures of the hardware that it was told.
+    """
+    try:
+        state = json.loads((run / MODEL_FILE).read_text())
+        allowed, hardware = state["allowed_devices"], state["hardware"]
+        figures = history.figures if history is not None else None
+        is_told = figures is not None and figures.hardware == hardware
+        return JobModel.from_state(
+            state, hardware=hardware, min_devices=min(allowed), max_devices=max(allowed),
+            prior=figures.prior if figures is not None and is_told else None,
+        )  # fmt: skip
+    except (OSError, KeyError, TypeError, ValueError):
+        return None

@@ -17,8 +17,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from selfsched.errors import Refused, SelfschedError
 
 SHOWING = ("status", "forecast", "explain", "doctor")
@@ -34,13 +32,11 @@ def line_magic(line: str) -> None:
     from selfsched.cli import app
 
     try:
-        app(words, prog_name="selfsched", standalone_mode=False)
-    except (SelfschedError, typer.Exit) as error:
+        app(words, prog_name="selfsched")
+    except SelfschedError as error:
         _say(str(error))
-    except Exception as error:
-        if not hasattr(error, "format_message"):  # a wrong option, as typer finds it
-            raise
-        _say(error.format_message())
+    except SystemExit:
+        pass  # a command's end; of a wrong option typer has said what is wrong
 
 
 def cell_magic(line: str, cell: str) -> None:

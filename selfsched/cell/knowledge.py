@@ -7,25 +7,17 @@ nobody does (a plan, this machine alone) the same model is fed here with the run
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from selfsched.cell.charts import Predicted
 from selfsched.core.bidding import Explanation
 from selfsched.core.forecast import LoggedForecast
-from selfsched.core.history import FILE_NAME as HISTORY_FILE
-from selfsched.core.history import JobHistory
 from selfsched.core.job_model import JobModel
 from selfsched.elastic import channel
 from selfsched.elastic.job import JobDescription
+from selfsched.job_record import MODEL_FILE, UNKNOWN_HARDWARE, read_history, read_model
 
-MODEL_FILE = "model.json"
-"""Written by `job_record`."""
-_UNKNOWN_HARDWARE = "unknown"
 MOST_PREDICTED = 160
 
 
@@ -43,7 +35,7 @@ class RunKnowledge:
         self._read_stamp: tuple[int, int] | None = None
         if self._is_fed_here:
             self._model = JobModel(
-                hardware=_UNKNOWN_HARDWARE, min_devices=job.min_devices, max_devices=job.max_devices
+                hardware=UNKNOWN_HARDWARE, min_devices=job.min_devices, max_devices=job.max_devices
             )
 
     def take(self, message: Any, now: float) -> None:
@@ -65,17 +57,15 @@ class RunKnowledge:
             self._model.forecast(self._model.devices, now)  # which also notes it in the log
 
     def _read(self) -> JobModel | None:
-        path = self._directory / MODEL_FILE
         try:
-            found = path.stat()
-            stamp = (found.st_ino, found.st_mtime_ns)
-            if stamp == self._read_stamp:
-                return None
-            state = json.loads(path.read_text())
-        except (OSError, ValueError):
+            found = (self._directory / MODEL_FILE).stat()
+        except OSError:
             return None  # nothing is known yet
+        stamp = (found.st_ino, found.st_mtime_ns)
+        if stamp == self._read_stamp:
+            return None
         self._read_stamp = stamp
-        return _model_of(state, _history_in(self._directory))
+        return read_model(self._directory, read_history(self._directory))
 
     def explanation(self) -> Explanation | None:
         """Parts of a step, measured points, curve; None before the first step."""
@@ -103,24 +93,3 @@ class RunKnowledge:
 def _predicted(entry: LoggedForecast, began_at: float) -> Predicted:
     made = entry.made_at - began_at
     return Predicted(made, made + entry.p10_seconds, made + entry.p50_seconds, made + entry.p90_seconds)
-
-
-def _model_of(state: Any, history: JobHistory | None) -> JobModel | None:
-    """A model from its written state; None where that is of another version or damaged."""
-    try:
-        allowed, hardware = state["allowed_devices"], state["hardware"]
-        figures = history.figures if history is not None else None
-        is_told = figures is not None and figures.hardware == hardware
-        return JobModel.from_state(
-            state, hardware=hardware, min_devices=min(allowed), max_devices=max(allowed),
-            prior=figures.prior if figures is not None and is_told else None,
-        )  # fmt: skip
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def _history_in(directory: Path) -> JobHistory | None:
-    try:
-        return JobHistory.model_validate_json((directory / HISTORY_FILE).read_text())
-    except (OSError, ValidationError):
-        return None

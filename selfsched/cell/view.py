@@ -79,11 +79,6 @@ class CellView:
         elif isinstance(message, channel.Said):
             print(f"selfsched: {message.text}")
 
-    def replay(self, message: Any, at: float) -> None:
-        """A message of the past, when it is followed again: it is taken in and not printed."""
-        self._story.take(message, at)
-        self._knowledge.take(message, at)
-
     def _print(self, message: channel.OutputSeen) -> None:
         stream = sys.stdout if message.stream == "stdout" else sys.stderr
         room = MOST_PRINTED_CHARACTERS - self._printed_characters

@@ -8,11 +8,12 @@ from typing import Any
 from selfsched.commands.connection import connect, find_job
 from selfsched.commands.picture import check_picture, draw
 from selfsched.commands.printing import console, plain, print_json, print_table
-from selfsched.commands.runs import find_run, read_history, read_model
+from selfsched.commands.runs import find_run
 from selfsched.commands.words import expected_start, forecast_words
 from selfsched.core.bidding import Explanation, duration_words
 from selfsched.core.history import ForecastMade, JobHistory
 from selfsched.errors import BrokerError, Refused
+from selfsched.job_record import read_history, read_model
 from selfsched.protocol import JobView
 
 

@@ -11,9 +11,9 @@ from selfsched.commands.arguments import parse_devices
 from selfsched.commands.explain import print_model
 from selfsched.commands.picture import check_picture, draw
 from selfsched.commands.printing import print_json
-from selfsched.commands.runs import read_model
 from selfsched.core.bidding import Explanation
 from selfsched.errors import EXIT_FINE, Refused, SelfschedError
+from selfsched.job_record import read_model
 
 
 class ProfileFailed(SelfschedError):

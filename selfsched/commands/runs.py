@@ -1,17 +1,13 @@
-"""What runs left in their directories: histories and models, read back."""
+"""Runs of this user, found by their names."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from selfsched import settings
-from selfsched.core.history import FILE_NAME, JobHistory
-from selfsched.core.job_model import JobModel
+from selfsched.core.history import FILE_NAME
 from selfsched.elastic.run_directory import runs_parent
-from selfsched.job_record import MODEL_FILE
+from selfsched.job_record import read_history
 
 
 def find_run(wanted: str) -> Path | None:
@@ -25,31 +21,3 @@ def find_run(wanted: str) -> Path | None:
         if history is not None and wanted in (path.parent.name, history.name, history.job):
             return path.parent
     return None
-
-
-def read_history(run: Path) -> JobHistory | None:
-    """The history in a run's directory; None where there is none that can be read."""
-    try:
-        return JobHistory.model_validate_json((run / FILE_NAME).read_text())
-    except (OSError, ValidationError):
-        return None
-
-
-def read_model(run: Path, history: JobHistory | None = None) -> JobModel | None:
-    """What a run learned of itself; None where there is nothing that can be read.
-
-    Args:
-        run: its directory.
-        history: the run's, which has the figures of the hardware that it was told.
-    """
-    try:
-        state = json.loads((run / MODEL_FILE).read_text())
-    except (OSError, ValueError):
-        return None
-    allowed = state["allowed_devices"]
-    figures = history.figures if history is not None else None
-    is_told = figures is not None and figures.hardware == state["hardware"]
-    return JobModel.from_state(
-        state, hardware=state["hardware"], min_devices=min(allowed), max_devices=max(allowed),
-        prior=figures.prior if figures is not None and is_told else None,
-    )  # fmt: skip

@@ -169,12 +169,7 @@ def limit_words(
         "data": ("Waiting for data", "more loader workers may shorten it"),
         "other": ("What is outside forward and backward", "callbacks and logging, which do not scale"),
     }
-    shares = {name: min(1.0, parts.get(name, 0.0) / whole) for name in remedies}
-    return tuple(
-        f"{remedies[name][0]} is {share:.0%} of a step on {devices_words(devices)}: {remedies[name][1]}."
-        for name, share in sorted(shares.items(), key=lambda item: -item[1])
-        if share >= LIMITING_SHARE
-    )
+    return _large_shares(remedies, parts, whole, f"a step on {devices_words(devices)}")
 
 
 def aside_words(seconds: Mapping[str, float], whole_seconds: float) -> tuple[str, ...]:
@@ -190,9 +185,16 @@ def aside_words(seconds: Mapping[str, float], whole_seconds: float) -> tuple[str
         "validation": ("Validation", "val_check_interval or limit_val_batches make it less"),
         "checkpoint_save": ("Saving checkpoints", "every_n_epochs makes them fewer"),
     }
+    return _large_shares(remedies, seconds, whole_seconds, "the training so far")
+
+
+def _large_shares(
+    remedies: Mapping[str, tuple[str, str]], seconds: Mapping[str, float], whole_seconds: float, whole: str
+) -> tuple[str, ...]:
+    """The parts (name in words, remedy) that are a tenth of a whole or more, the largest first."""
     shares = {name: min(1.0, seconds.get(name, 0.0) / whole_seconds) for name in remedies}
     return tuple(
-        f"{remedies[name][0]} is {share:.0%} of the training so far: {remedies[name][1]}."
+        f"{remedies[name][0]} is {share:.0%} of {whole}: {remedies[name][1]}."
         for name, share in sorted(shares.items(), key=lambda item: -item[1])
         if share >= LIMITING_SHARE
     )

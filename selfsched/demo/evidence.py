@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from selfsched.commands.runs import read_history, read_model
 from selfsched.core.history import FILE_NAME, ForecastMade, JobHistory
 from selfsched.core.job_model import JobModel
 from selfsched.demo.result import DemoForecast, StepParts
 from selfsched.errors import SelfschedError
+from selfsched.job_record import read_history, read_model
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from negotiator.scripted_broker import device
 
-from selfsched.commands.runs import read_model
 from selfsched.core.events import FitFinished, FitStarted, StepsTimed, StepTiming
 from selfsched.elastic.job import JobDescription
 from selfsched.elastic.segment import boottime
-from selfsched.job_record import LEAVING_SECONDS, MODEL_FILE, JobRecord
+from selfsched.job_record import LEAVING_SECONDS, MODEL_FILE, JobRecord, read_model
 from selfsched.protocol import (
     Forecast,
     ForecastScores,

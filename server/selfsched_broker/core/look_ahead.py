@@ -164,6 +164,7 @@ def _stage(
         held=np.tile(held, (len(live), 1)),
         starting=np.tile([player.starting_seconds for player in players], (len(live), 1)),
         live=live, arrivals=arrivals, departures=departures, wanted=wanted,
+        repay_factor=scene.repay_factor, repay_min_seconds=scene.repay_min_seconds,
     )  # fmt: skip
 
 

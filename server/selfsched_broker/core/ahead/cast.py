@@ -37,15 +37,14 @@ class Cast:
     sigmas: Floats  # (J,)
     waited: Floats  # (J,) terms that it has been passed over
     unrepaid: Floats  # (J,) seconds until it may be moved
-    doubts: Floats  # (2, J, C) log by which a count may be quicker, slower besides, per deviation
+    doubts: Floats  # (J, C) sigma of what is not known of that count alone
     movable: Flags  # (J,)
     stoppable: Flags  # (J,)
 
     def only(self, kept: Flags) -> Cast:
         """Those columns only."""
-        names = Cast.__dataclass_fields__.keys() - {"doubts"}
-        of_them = {name: getattr(self, name)[kept] for name in names}
-        return replace(self, doubts=self.doubts[:, kept], **of_them)
+        names = Cast.__dataclass_fields__
+        return replace(self, **{name: getattr(self, name)[kept] for name in names})
 
 
 def make_cast(players: Sequence[Player], devices: int, *, gangs: bool) -> Cast:
@@ -60,14 +59,14 @@ def make_cast(players: Sequence[Player], devices: int, *, gangs: bool) -> Cast:
     width = max(map(len, counts))
     table = np.zeros((len(players), width), dtype=np.int64)
     seconds = np.full((len(players), width), NEVER)
-    doubts = np.zeros((2, len(players), width))
+    doubts = np.zeros((len(players), width))
     for j, (player, known) in enumerate(zip(players, counts, strict=True)):
         table[j, : len(known)] = known
         by_count = dict(zip(player.counts, player.seconds, strict=True))
         seconds[j, : len(known)] = [by_count[n] for n in known]
         if player.doubts:
             doubt_of = dict(zip(player.counts, player.doubts, strict=True))
-            doubts[:, j, : len(known)] = np.array([doubt_of[n] for n in known]).T
+            doubts[j, : len(known)] = [doubt_of[n] for n in known]
     steps = np.where(table > 0, np.diff(table, axis=1, prepend=0), 0)
     names = {name: at for at, name in enumerate(sorted({player.account for player in players}))}
     return Cast(

@@ -35,8 +35,6 @@ MOST_TICKS = 1000
 """In one world; enough for 10^15 terms."""
 MOST_IDLE_TICKS = 64
 """After so many at which nobody could be given anything, nobody ever will be."""
-REPAY_FACTOR, REPAY_LEAST_SECONDS = 10.0, 60.0
-"""A move is repaid after so many restarts, and at least so long (`FairnessOptions`)."""
 _FOR_SURE = 1e30
 _COMPACTED_EVERY = 6
 _AT_ONCE = 1e-7
@@ -67,6 +65,9 @@ class Stage:
     """(R,) worlds that begin with an arrival."""
     departures: Flags
     """(R,) worlds that begin with the end of others."""
+    repay_factor: float
+    repay_min_seconds: float
+    """A move is repaid after so many restarts, and at least so long."""
     wanted: Integers | None = None
     """(R,) the job whose end is asked for; a world ends with it. None: all."""
 
@@ -179,8 +180,7 @@ def _seconds_here(shown: _Play) -> Floats:
     cast, jobs, place = shown.cast, np.arange(shown.held.shape[1]), np.maximum(shown.held, 0)
     here: Floats = cast.seconds[jobs, place] * shown.factors
     if cast.doubts.any():
-        quicker, slower = cast.doubts[:, jobs, place]
-        log = np.where(shown.leanings < 0, shown.leanings * quicker, shown.leanings * slower)
+        log = shown.leanings * cast.doubts[jobs, place]
         here = here * np.exp(np.clip(log, -MOST_LOG, MOST_LOG))
     return here
 
@@ -227,7 +227,7 @@ def _divide(shown: _Play, is_tick: Flags, *, opening: bool = False) -> None:
     moved = (new != old) & (new >= 0)
     restarts = np.broadcast_to(cast.restarts, new.shape)
     shown.overhead = np.where(moved, restarts, shown.overhead)
-    repaid = shown.at[:, None] + restarts + np.maximum(REPAY_FACTOR * restarts, REPAY_LEAST_SECONDS)
+    repaid = shown.at[:, None] + restarts + np.maximum(stage.repay_factor * restarts, stage.repay_min_seconds)
     shown.repaid_at = np.where(moved, repaid, shown.repaid_at)
     rows, jobs = np.nonzero(moved & (old < 0))
     places_of = shown.rows[rows], shown.columns[jobs]

@@ -18,13 +18,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from selfsched.protocol import JobState, Outcome, Resume
+from selfsched.protocol import JobState, Resume
 from selfsched_broker.core.ahead.draws import Z90
 from selfsched_broker.core.books import Books, Job
 from selfsched_broker.core.draft import Context, Draft
 from selfsched_broker.core.fairness import Row, is_measured, measured_rows
 from selfsched_broker.core.grants import is_repaid
-from selfsched_broker.core.market import Contender
+from selfsched_broker.core.market import Contender, FairnessOptions
 from selfsched_broker.core.markets import Stakes, build_market
 from selfsched_broker.core.shares import age_seconds, share_over_life
 
@@ -36,6 +36,7 @@ _GUESSED_SCALING = 0.8
 """Speed goes with devices to this power where nothing is known."""
 _LEAST_SECONDS = 1e-3
 MOST_SECONDS = 1e9
+_USUAL = FairnessOptions()
 MOST_SIGMA = 4.0
 
 
@@ -74,9 +75,9 @@ class Player:
     """Ticks at which it wanted devices and got none."""
     unrepaid_seconds: float = 0.0
     """Until its last move is repaid, and it may be moved again."""
-    doubts: tuple[tuple[float, float], ...] = ()
-    """For each count, by how much it may be quicker or slower besides (logarithm, at one standard
-    deviation on that side): what is not known of that count alone. Empty: nothing."""
+    doubts: tuple[float, ...] = ()
+    """For each count, the standard deviation of the logarithm of what is not known of that count
+    alone. Empty: nothing."""
     known: bool = True
     """False: it has not measured itself; its times are a guess."""
 
@@ -97,8 +98,9 @@ class Scene:
     """Until the next tick."""
     made_at: float = 0.0
     """Broker time."""
-    ended: Mapping[str, float | None] = field(default_factory=dict)
-    """Jobs that have ended, and when; None: not by themselves."""
+    repay_factor: float = _USUAL.repay_factor
+    repay_min_seconds: float = _USUAL.repay_min_seconds
+    """A move is repaid after so many restarts, and at least so long."""
 
 
 def take_scene(books: Books, ctx: Context) -> Scene:
@@ -120,16 +122,9 @@ def take_scene(books: Books, ctx: Context) -> Scene:
         term_seconds=max(ctx.fairness.term_seconds, 1e-3),
         tick_seconds=max(books.agenda.next_tick_at - ctx.now, 0.0),
         made_at=ctx.now,
-        ended=_ended(books),
+        repay_factor=ctx.fairness.repay_factor,
+        repay_min_seconds=ctx.fairness.repay_min_seconds,
     )
-
-
-def _ended(books: Books) -> Mapping[str, float | None]:
-    return {
-        job.id: job.ended_at if job.outcome is Outcome.FINISHED else None
-        for job in books.jobs.values()
-        if not job.live
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,10 +240,9 @@ def _spread(sigmas: Mapping[int, float], held: int) -> tuple[float, float, float
     return math.exp(-Z90 * common), math.exp(Z90 * common), common
 
 
-def _doubt(sigma: float, common: float) -> tuple[float, float]:
+def _doubt(sigma: float, common: float) -> float:
     """What is not known of a count besides what is common to all."""
-    more = math.sqrt(max(sigma**2 - common**2, 0.0))
-    return more, more
+    return math.sqrt(max(sigma**2 - common**2, 0.0))
 
 
 def _counts(job: Job, seconds: Mapping[int, float], held: int) -> tuple[int, ...]:
@@ -299,7 +293,7 @@ def time_on(times: Mapping[int, float], count: int) -> float:
     return times[max(below)] if below else times[min(times)] * min(times) / count
 
 
-def doubt_on(player: Player, count: int) -> tuple[float, float]:
+def doubt_on(player: Player, count: int) -> float:
     """What is not known of a count by itself; of one that was not bid for, as of the nearest."""
     nearest = min(range(len(player.counts)), key=lambda at: abs(player.counts[at] - count))
     return player.doubts[nearest]
