@@ -3,7 +3,7 @@ import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 import { UUID } from '@lumino/coreutils';
 import { OWN, type Fault } from './faults';
-import type { Accepted, AccountView, AuctionView, ControlJob, ForecastScore, JobView, WhatIf, WhatIfAnswer } from './protocol';
+import type { Accepted, AccountView, ControlJob, ForecastScore, Hello, JobView, OutputPage, RunView, WhatIf, WhatIfAnswer } from './protocol';
 
 const ROOT = 'selfsched/api';
 /** Longest wait for an answer that is not held back on purpose. */
@@ -13,33 +13,6 @@ export type Answer<T> =
   | { readonly kind: 'ok'; readonly value: T; readonly etag: string | null }
   | { readonly kind: 'same' }
   | { readonly kind: 'fault'; readonly fault: Fault };
-
-/** What the server extension says of itself and of the broker. */
-export interface Hello {
-  readonly version: string;
-  readonly broker: { readonly url: string | null; readonly kind: 'lab' | 'private' | 'set' | 'none' };
-  readonly account: AccountView | null;
-  readonly problem: { readonly code: string; readonly detail: string } | null;
-}
-
-/** A run on this machine, from its directory. */
-export interface Run {
-  readonly job: string | null;
-  readonly name: string;
-  readonly job_name: string;
-  readonly run_directory: string;
-  readonly notebook: string | null;
-  readonly state: string;
-  readonly started_at: string | number | null;
-  readonly kernel_id: string | null;
-}
-
-/** A page of what a run printed. */
-export interface Output {
-  readonly text: string;
-  readonly next: number;
-  readonly complete: boolean;
-}
 
 /** How a view is asked for. */
 export interface Asking {
@@ -68,10 +41,6 @@ export class Api {
     return this.view(`jobs/${encodeURIComponent(id)}`);
   }
 
-  auctions(last: number): Promise<Answer<readonly AuctionView[]>> {
-    return this.view(`auctions?last=${last}`);
-  }
-
   account(): Promise<Answer<AccountView>> {
     return this.view('accounts/me');
   }
@@ -89,11 +58,11 @@ export class Api {
     return this._call('POST', `broker/jobs/${encodeURIComponent(job)}/control`, { body: order, key: UUID.uuid4() });
   }
 
-  runs(): Promise<Answer<readonly Run[]>> {
+  runs(): Promise<Answer<readonly RunView[]>> {
     return this._call('GET', 'runs');
   }
 
-  output(run: string, from: number): Promise<Answer<Output>> {
+  output(run: string, from: number): Promise<Answer<OutputPage>> {
     return this._call('GET', `runs/${encodeURIComponent(run)}/output?from=${from}`);
   }
 

@@ -1,8 +1,8 @@
 /** History: what I used, how past forecasts came out, and what runs on this machine printed. */
 import React, { useState } from 'react';
-import type { Answer, Run } from './api';
+import type { Answer } from './api';
 import { faultTitle } from './faults';
-import type { AccountView, ForecastScore } from './protocol';
+import type { AccountView, ForecastScore, RunView } from './protocol';
 import { Section, type ViewProps } from './view';
 import { durationWords } from './words';
 
@@ -12,7 +12,7 @@ const MOST_OUTPUT = 200_000;
 interface Known {
   readonly account: Answer<AccountView>;
   readonly scores: Answer<readonly ForecastScore[]>;
-  readonly runs: Answer<readonly Run[]>;
+  readonly runs: Answer<readonly RunView[]>;
 }
 
 export function HistorySection(props: ViewProps): JSX.Element {
@@ -87,7 +87,7 @@ function Scores({ answer, room }: ViewProps & { answer: Answer<readonly Forecast
   );
 }
 
-function Runs({ answer, room }: ViewProps & { answer: Answer<readonly Run[]> }): JSX.Element | null {
+function Runs({ answer, room }: ViewProps & { answer: Answer<readonly RunView[]> }): JSX.Element | null {
   const { trans, api } = room;
   const [output, setOutput] = useState<{ name: string; text: string } | null>(null);
 

@@ -9,10 +9,10 @@
  * until the user asks again or comes back to the page. A hidden page asks rarely, then not at all.
  */
 import { Signal, type ISignal } from '@lumino/signaling';
-import type { Answer, Asking, Hello } from './api';
+import type { Answer, Asking } from './api';
 import { changesBetween, type Change } from './changes';
 import { isFinal, isNoBroker, type Fault } from './faults';
-import type { ClusterView, JobView } from './protocol';
+import type { ClusterView, Hello, JobView } from './protocol';
 
 export const LONG_POLL_SECONDS = 20;
 export const HIDDEN_REFRESH_SECONDS = 30;

@@ -2,8 +2,7 @@
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import { ReactWidget, UseSignal } from '@jupyterlab/ui-components';
 import React from 'react';
-import type { Run } from './api';
-import type { JobView } from './protocol';
+import type { JobView, RunView } from './protocol';
 import type { Room } from './view';
 import { deviceCountWords, phaseWords } from './words';
 
@@ -31,7 +30,7 @@ export class RunsOfNotebooks {
     });
   }
 
-  private _runs: readonly Run[] = [];
+  private _runs: readonly RunView[] = [];
   private _askedAt = 0;
 }
 

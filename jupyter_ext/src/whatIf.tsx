@@ -92,12 +92,12 @@ export function WhatIfSection(props: ViewProps): JSX.Element | null {
           </button>
         </p>
       </form>
-      <div role="status">{outcome !== null && <Outcome_ outcome={outcome} {...props} />}</div>
+      <div role="status">{outcome !== null && <OutcomeView outcome={outcome} {...props} />}</div>
     </Section>
   );
 }
 
-function Outcome_({ outcome, room, now }: ViewProps & { outcome: NonNullable<Outcome> }): JSX.Element {
+function OutcomeView({ outcome, room, now }: ViewProps & { outcome: NonNullable<Outcome> }): JSX.Element {
   const { trans, units } = room;
   if ('words' in outcome) {
     return <p>{outcome.words}</p>;
