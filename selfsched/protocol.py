@@ -451,6 +451,10 @@ class DeviceProcess(Message):
     account: Name | None
     """Owner's name; None where it cannot be told."""
     used_bytes: Count | None = None
+    command: Annotated[str, StringConstraints(max_length=64)] = ""
+    """Name of its program; never the arguments, which may hold secrets. Empty where it cannot be told."""
+    parents: Annotated[tuple[Count, ...], Field(max_length=16)] = ()
+    """Pids of those it descends from, the nearest first; views leave them out."""
 
 
 class DeviceReport(Message):
@@ -553,10 +557,15 @@ class DeviceView(Message):
     """Of a CPU slot."""
     account: Name | None = None
     detail: Text = ""
+    free_when: Text = ""
+    """What must happen before it is offered again; empty: nothing, or its holder leaves it in time."""
+    memory_bytes: Count | None = None
     memory_used_bytes: Count | None = None
     utilisation: Fraction | None = None
     processes: Annotated[tuple[DeviceProcess, ...], Field(max_length=64)] = ()
     """What its node sees on it, those with the most memory first; strangers' among them."""
+    strangers: Annotated[tuple[Count, ...], Field(max_length=64)] = ()
+    """Pids of those that are known to belong to no lease."""
 
 
 class ClusterView(Message):
