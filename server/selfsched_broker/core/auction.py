@@ -21,8 +21,10 @@ allocation mechanism, weights b_i as exponents).
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from selfsched_broker.core.allocation import MOST_WORK, Division, Question, divide, fits_counts
@@ -98,6 +100,19 @@ class _Sitting:
     settle: Callable[[], Iterator[tuple[str, float]]] | None = None
 
 
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """An auction makes some hundred thousand objects and no cycles: looking for those costs a quarter."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+@_nothing_collected()
 def hold_auction(market: Market, rule: Rule = THEMIS) -> Ruling:
     """Divide the seats of a market among its contenders, by Themis's rule or another's.
 
