@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from broker.live_broker import refs, register, report, until_leased
 
-from browser.conftest import PATIENCE_MS, Lab, Page
+from browser.conftest import Lab
+from browser.page import PATIENCE_MS, Page
 from selfsched.protocol import BidRow, Forecast, JobState, Placement, StandingBid
 
 pytestmark = pytest.mark.slow
 
-AXE = Path(__file__).parents[2] / "jupyter_ext" / "node_modules" / "axe-core" / "axe.min.js"
 BID = StandingBid(
     rows=(
         BidRow(placement=Placement(devices=1), remaining_seconds=7200.0, sigma_log=0.1),
@@ -60,9 +59,9 @@ def test_a_change_of_devices_is_told_and_the_run_s_end_too(lab: Lab, tab: Page) 
     tab.open_panel()
     tab.sees(re.compile("^waits for a device"))
     lab.broker.admin.post(f"/v1/jobs/{wide}/end", json={"outcome": "finished"})
-    tab.page.get_by_text(re.compile("night-run.* has [12] device")).first.wait_for(timeout=PATIENCE_MS)
+    tab.is_told(re.compile("night-run.* has [12] device"))
     lab.broker.admin.post(f"/v1/jobs/{job}/end", json={"outcome": "finished"})
-    tab.page.get_by_text(re.compile("night-run.* is done")).first.wait_for(timeout=PATIENCE_MS)
+    tab.is_told(re.compile("night-run.* is done"))
 
 
 def test_an_order_is_confirmed_sent_once_and_its_result_shown(lab: Lab, tab: Page) -> None:
@@ -71,16 +70,16 @@ def test_an_order_is_confirmed_sent_once_and_its_result_shown(lab: Lab, tab: Pag
     panel.get_by_role("button", name="Priority...").click()
     tab.page.locator(".jp-Dialog input").fill("7")
     tab.confirm("Set")
-    tab.page.get_by_text(re.compile("has priority 7")).first.wait_for(timeout=PATIENCE_MS)
+    tab.is_told(re.compile("has priority 7"))
     assert lab.broker.admin.get(f"/v1/jobs/{job}").json()["priority"] == 7.0
     panel.get_by_role("button", name="Devices...").click()
     tab.page.locator(".jp-Dialog input").nth(1).fill("1")
     tab.confirm("Set")
-    tab.page.get_by_text(re.compile("may have 1 to 1 devices")).first.wait_for(timeout=PATIENCE_MS)
+    tab.is_told(re.compile("may have 1 to 1 devices"))
     assert lab.broker.admin.get(f"/v1/jobs/{job}").json()["max_devices"] == 1
     panel.get_by_role("button", name="Pause").click()
     tab.confirm("Pause")
-    tab.page.get_by_text(re.compile("train.* pauses")).first.wait_for(timeout=PATIENCE_MS)
+    tab.is_told(re.compile("train.* pauses"))
 
 
 def test_what_is_cancelled_or_no_number_changes_nothing(lab: Lab, tab: Page) -> None:
@@ -93,7 +92,7 @@ def test_what_is_cancelled_or_no_number_changes_nothing(lab: Lab, tab: Page) -> 
     tab.page.locator(".jp-Dialog input").first.fill("3")
     tab.page.locator(".jp-Dialog input").nth(1).fill("2")
     tab.confirm("Set")
-    tab.page.get_by_text("the fewest are more than the most").first.wait_for(timeout=PATIENCE_MS)
+    tab.is_told("the fewest are more than the most")
     after = lab.broker.admin.get(f"/v1/jobs/{job}").json()
     same = ("state", "min_devices", "max_devices", "priority")
     assert [after[name] for name in same] == [before[name] for name in same]
@@ -122,8 +121,6 @@ def test_after_a_reload_everything_is_shown_again(lab: Lab, tab: Page) -> None:
 
 def test_hostile_names_are_text(lab: Lab, tab: Page) -> None:
     name = "<img src=x onerror=alert(1)>\u202eevil \U0001f600 " + "x" * 200
-    dialogs: list[str] = []
-    tab.page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
     running(lab)
 
     def rename(route: Any) -> None:
@@ -135,7 +132,7 @@ def test_hostile_names_are_text(lab: Lab, tab: Page) -> None:
     panel.locator("h3 bdi").filter(has_text="<img src=x onerror=alert(1)>").wait_for(timeout=PATIENCE_MS)
     assert panel.locator("img").count() == 0
     assert panel.evaluate("node => node.scrollWidth <= node.clientWidth + 1"), "nothing runs out of the panel"
-    assert dialogs == []
+    assert tab.dialogs == []
     tab.page.unroute_all(behavior="wait")
 
 
@@ -167,27 +164,28 @@ def test_history_says_what_was_used_and_that_no_forecast_was_scored(lab: Lab, ta
 def test_a_fault_is_worded_and_passes_when_it_is_over(
     tab: Page, answer: dict[str, Any] | None, words: str
 ) -> None:
-    asked: list[float] = []
+    asked: list[str] = []
 
     def fail(route: Any) -> None:
-        asked.append(time.monotonic())
+        asked.append(route.request.url)
         if answer is None:
             route.abort()
         else:
             route.fulfill(**answer)
 
+    tab.expects_failures = True
     tab.status_says("no devices")
     tab.page.route("**/selfsched/api/**", fail)
     tab.status_says(words)
     tab.open_panel()
     tab.sees(words)
+    tab.time_is_ours()
     asked.clear()
-    tab.page.wait_for_timeout(3000)
-    assert len(asked) <= 6, "no request is repeated without end"
+    tab.pass_seconds(600, at_a_time=10)
+    assert len(asked) <= 2 * 25, "in ten minutes: after 2, 4, 8 ... seconds, then once a minute or two"
     tab.page.unroute("**/selfsched/api/**", fail)
     tab.panel.get_by_role("button", name="Try again").click()
     tab.status_says("no devices")
-    tab.errors.clear()  # the browser itself notes every answer that is no success
 
 
 def test_the_keyboard_alone_opens_the_panel_and_gives_an_order(lab: Lab, tab: Page) -> None:
@@ -200,7 +198,7 @@ def test_the_keyboard_alone_opens_the_panel_and_gives_an_order(lab: Lab, tab: Pa
     tab.page.keyboard.press("Enter")
     tab.page.locator(".jp-Dialog").wait_for(timeout=PATIENCE_MS)
     tab.page.keyboard.press("Enter")
-    tab.page.get_by_text(re.compile("train.* stops")).first.wait_for(timeout=PATIENCE_MS)
+    tab.is_told(re.compile("train.* stops"))
     report(lab.broker.admin, job, 90)
 
 
@@ -214,15 +212,15 @@ def test_a_command_of_the_palette_opens_the_panel(tab: Page) -> None:
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
-def test_no_barrier_is_found_in_the_panel_and_the_status_bar(lab: Lab, tab: Page, theme: str) -> None:
-    if not AXE.exists():
-        pytest.skip("axe-core is not installed: `jlpm install` in jupyter_ext")
+def test_no_barrier_is_found_in_the_panel_and_the_status_bar(
+    lab: Lab, tab: Page, theme: str, axe: Path
+) -> None:
     running(lab)
     tab.page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", theme)
     tab.page.wait_for_selector(f"body[data-jp-theme-name='{theme}']", state="attached", timeout=PATIENCE_MS)
     tab.open_panel()
     tab.sees("40% done, step 40 of 100")
-    tab.page.add_script_tag(path=str(AXE))
+    tab.page.add_script_tag(path=str(axe))
     ours = "{include: [['#selfsched-panel'], ['.jp-selfsched-status']]}"
     found = tab.page.evaluate(f"() => axe.run({ours}, {{resultTypes: ['violations']}})")
     tab.shoot("panel-dark" if "Dark" in theme else "panel-light")
