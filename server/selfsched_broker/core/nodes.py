@@ -107,6 +107,7 @@ def _put_pulse(
             reported_at=draft.now,
             since=before.since if before is not None and same else draft.now,
             processes=report.processes if report else (),
+            memory_bytes=report.memory_bytes if report else None,
             memory_used_bytes=report.memory_used_bytes if report else None,
             utilisation=report.utilisation if report else None,
             detail=detail,

@@ -129,6 +129,7 @@ class DevicePulse(Record):
     reported_at: float
     since: float
     processes: tuple[DeviceProcess, ...] = ()
+    memory_bytes: int | None = None
     memory_used_bytes: int | None = None
     utilisation: float | None = None
     detail: str = ""

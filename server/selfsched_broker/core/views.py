@@ -31,6 +31,7 @@ from selfsched_broker.core import past_forecasts
 from selfsched_broker.core.books import Auction, Books, Device, Holding, Job, JobPulse, Lease
 from selfsched_broker.core.draft import Context
 from selfsched_broker.core.leases import Refusal
+from selfsched_broker.core.occupants import free_when, strangers
 from selfsched_broker.core.shares import age_seconds, share_over_life
 from selfsched_broker.core.track_record import TrackRecord
 
@@ -220,25 +221,32 @@ def _device_view(books: Books, ctx: Context, device: Device) -> DeviceView:
     pulse, holding = books.pulses.get(device.id), books.holding_of(device.id)
     since = holding.since if holding else pulse.since if pulse else ctx.now
     owner = books.jobs[books.leases[holding.lease].job].account if holding else None
+    state = device_state(books, device.id)
+    shown = _largest_first(pulse.processes) if pulse else ()
+    outside = frozenset(strangers(books, device))
     return DeviceView(
         id=device.id,
         node=device.node,
         index=device.index,
         model=device.model,
         kind=device.kind,
-        state=device_state(books, device.id),
+        state=state,
         since_seconds=max(0.0, ctx.now - since),
         cores=device.cores,
         account=owner,
         detail=_detail(books, device),
+        free_when=free_when(books, ctx, device, state),
+        memory_bytes=pulse.memory_bytes if pulse else None,
         memory_used_bytes=pulse.memory_used_bytes if pulse else None,
         utilisation=pulse.utilisation if pulse else None,
-        processes=_largest_first(pulse.processes) if pulse else (),
+        processes=shown,
+        strangers=tuple(process.pid for process in shown if process.pid in outside),
     )
 
 
 def _largest_first(processes: Sequence[DeviceProcess]) -> tuple[DeviceProcess, ...]:
-    return tuple(sorted(processes, key=lambda p: -(p.used_bytes or 0))[:_MOST_PROCESSES])
+    largest = sorted(processes, key=lambda p: -(p.used_bytes or 0))[:_MOST_PROCESSES]
+    return tuple(p.model_copy(update={"parents": ()}) if p.parents else p for p in largest)
 
 
 def _detail(books: Books, device: Device) -> str:

@@ -205,6 +205,8 @@ class NvmlGpus:
             session=stat.session if stat else 0,
             account=self._processes.account_of(pid),
             used_bytes=used_bytes,
+            command=self._processes.command_of(pid),
+            parents=self._processes.parents_of(stat) if stat else (),
         )
 
     def _utilisation(self, handle: Any) -> float | None:

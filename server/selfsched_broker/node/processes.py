@@ -17,6 +17,7 @@ from pathlib import Path
 from selfsched.protocol import ProcessOnNode
 
 _DEAD = (b"Z", b"X")
+_MOST_PARENTS = 16
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -26,6 +27,7 @@ class Stat:
 
     pid: int
     state: bytes
+    parent: int
     session: int
     started: int
     """Clock ticks since boot."""
@@ -55,7 +57,30 @@ class Processes:
         fields = content.rpartition(b")")[2].split()
         if len(fields) < 20:
             return None
-        return Stat(pid=pid, state=fields[0], session=int(fields[3]), started=int(fields[19]))
+        return Stat(
+            pid=pid,
+            state=fields[0],
+            parent=int(fields[1]),
+            session=int(fields[3]),
+            started=int(fields[19]),
+        )
+
+    def command_of(self, pid: int) -> str:
+        """Name of a process's program, at most 15 bytes of it; empty when it cannot be told."""
+        try:
+            name = (self._proc / str(pid) / "comm").read_bytes()
+        except OSError:
+            return ""
+        return "".join(letter for letter in name.decode(errors="replace") if letter.isprintable())
+
+    def parents_of(self, stat: Stat) -> tuple[int, ...]:
+        """Pids of the processes that one descends from, the nearest first, without the first of all."""
+        found: list[int] = []
+        above: Stat | None = stat
+        while above is not None and above.parent > 1 and len(found) < _MOST_PARENTS:
+            found.append(above.parent)
+            above = self.stat(above.parent)
+        return tuple(found)
 
     def account_of(self, pid: int) -> str | None:
         """Name of a process's owner, as a `protocol.Name`; None when it cannot be told."""

@@ -173,3 +173,23 @@ def test_a_machine_without_gpus_offers_cpu_slots() -> None:
     agent = local_agent("host", slots=3)
     assert agent.name == "host"
     assert [device.id for device in agent.report().devices] == ["host/cpu0", "host/cpu1", "host/cpu2"]
+
+
+def test_a_program_s_name_is_told_without_its_arguments_and_control_characters(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "comm").write_bytes(b"py\x1b[1mthon\xff\n")
+    assert Processes(tmp_path).command_of(7) == "py[1mthon\ufffd"
+    assert Processes(tmp_path).command_of(8) == ""
+
+
+def test_what_a_process_descends_from_is_told_to_a_bound(tmp_path: Path) -> None:
+    for pid in range(1, 40):
+        (tmp_path / str(pid)).mkdir()
+        fields = f"S {pid - 1} 1 1 " + "0 " * 15 + "5"
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) b) {fields}")
+    processes = Processes(tmp_path)
+    deep, shallow = processes.stat(39), processes.stat(4)
+    assert deep is not None
+    assert shallow is not None
+    assert processes.parents_of(deep) == tuple(range(38, 22, -1))
+    assert processes.parents_of(shallow) == (3, 2)

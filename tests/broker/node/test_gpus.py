@@ -2,71 +2,26 @@
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
 import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from broker.node.stand_in_gpus import Locks, Machine, build_library, own_pynvml
 
 from selfsched.protocol import DeviceReport
 from selfsched_broker.node.gpus import NvmlGpus
 from selfsched_broker.node.processes import Processes
 
 
-class Locks:
-    """Locks of which the named ones are taken."""
-
-    def __init__(self) -> None:
-        self.taken: set[str] = set()
-
-    def is_free(self, device_id: str) -> bool:
-        return device_id not in self.taken
-
-    def take(self, device_id: str) -> int | None:
-        raise AssertionError("an agent takes no lock")
-
-
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("gcc") is None:
-        pytest.skip("needs gcc to build the stand-in")
-    built = tmp_path_factory.mktemp("nvml") / "fake.so"
-    source = Path(__file__).with_name("fake_nvml.c")
-    # A soname of its own: nobody else in this process must find it in place of the real one.
-    command = ["gcc", "-shared", "-fPIC", "-O1", "-Wl,-soname,fake-nvml", "-o", str(built), str(source)]
-    subprocess.run(command, check=True)
-    return built
+    return build_library(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture
 def nvml(library: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A copy of pynvml of our own, bound to the stand-in."""
-    installed = importlib.util.find_spec("pynvml")
-    assert installed is not None
-    assert installed.origin is not None
-    spec = importlib.util.spec_from_file_location("pynvml_of_this_test", installed.origin)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    module.nvmlLib = ctypes.CDLL(str(library))
-    return module
-
-
-class Machine:
-    """The file that the stand-in reads."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def has(self, *gpus: str, init: int = 0) -> None:
-        self.path.write_text(f"init {init}\n" + "".join(f"gpu {gpu}\n" for gpu in gpus))
+    return own_pynvml(library, monkeypatch)
 
 
 @pytest.fixture
@@ -111,6 +66,8 @@ def test_d28_a_process_without_a_lease_is_reported_with_its_start_and_owner(
     assert report.state == "occupied"
     assert (process.pid, process.started, process.used_bytes) == (ME, stat.started, 2**30)
     assert (process.account, process.session) == (Processes().account_of(ME), os.getsid(ME))
+    assert process.command == Path("/proc/self/comm").read_text().rstrip("\n")
+    assert process.parents[:1] == ((os.getppid(),) if os.getppid() > 1 else ())
     machine.has("GPU-a A100 3 0 -")
     assert _states(gpus.read()) == {"GPU-a": "empty"}
 
