@@ -23,6 +23,11 @@ HEADROOM = 0.05
 """Of a device's memory that is not counted on: contexts, libraries, fragmentation."""
 
 
+def gib_words(size_bytes: float) -> str:
+    """An amount of memory or disk as people say it: `3.5 GiB`."""
+    return f"{size_bytes / 2**30:.1f} GiB"
+
+
 @dataclass
 class MemoryModel:
     """Memory of one job on one kind of device."""
@@ -86,7 +91,7 @@ class MemoryModel:
             if count <= self.too_small or peak is None or self.device_bytes is None:
                 words.append(f"{name}: out of memory.")
             else:
-                needs, has = f"{peak / 2**30:.1f} GiB", f"{self.device_bytes / 2**30:.1f} GiB"
+                needs, has = gib_words(peak), gib_words(self.device_bytes)
                 words.append(f"{name} would run out of memory: {needs} for each, which has {has}.")
         return tuple(words)
 

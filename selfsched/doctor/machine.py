@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from selfsched.core.memory import gib_words
 from selfsched.doctor.finding import Finding
 from selfsched.doctor.packages import installed_version
 from selfsched.errors import Refused
@@ -56,7 +57,7 @@ def check_shared_memory(path: Path = Path("/dev/shm")) -> Finding:
     if not path.is_dir():
         return Finding("Shared memory", "absent", f"no {path} on this machine")
     free = shutil.disk_usage(path).free
-    found = f"{free / GIB:.1f} GiB free in {path}"
+    found = f"{gib_words(free)} free in {path}"
     if free < SMALL_SHARED_MEMORY:
         advice = "Data loader workers may die of bus errors: docker run --shm-size=8g, or num_workers=0."
         return Finding("Shared memory", "warning", found, advice)
@@ -71,7 +72,7 @@ def check_disk(directory: Path) -> Finding:
             "Disk", "bad", f"{existing} is not writable", "Set SELFSCHED_RUNS_DIR to a place of yours."
         )
     free = shutil.disk_usage(existing).free
-    found = f"{free / GIB:.1f} GiB free for checkpoints in {directory}"
+    found = f"{gib_words(free)} free for checkpoints in {directory}"
     advice = "Make room, or set SELFSCHED_RUNS_DIR to a larger disk: two checkpoints of a job lie there."
     if free < NO_DISK:
         return Finding("Disk", "bad", found, advice)
