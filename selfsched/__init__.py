@@ -14,16 +14,23 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from selfsched.callback import SelfScheduler as SelfScheduler
     from selfsched.cluster_view import show as show
+    from selfsched.elastic.reattach import attach as attach
     from selfsched.elastic.trainer import Trainer as Trainer
+    from selfsched.errors import Detached as Detached
     from selfsched.errors import Yielded as Yielded
 
 _LAZY = {
+    "Detached": "selfsched.errors",
     "SelfScheduler": "selfsched.callback",
     "Trainer": "selfsched.elastic.trainer",
     "Yielded": "selfsched.errors",
+    "attach": "selfsched.elastic.reattach",
     "show": "selfsched.cluster_view",
 }
-__all__ = ["SelfScheduler", "Trainer", "Yielded", "__version__", "load_ipython_extension", "show"]
+__all__ = [
+    "Detached", "SelfScheduler", "Trainer", "Yielded", "__version__", "attach", "load_ipython_extension",
+    "show",
+]  # fmt: skip
 
 
 def load_ipython_extension(ipython: Any) -> None:

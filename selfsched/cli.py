@@ -104,6 +104,9 @@ def run(
         int | None,
         typer.Option("--batch-devices", help="Devices that the script's batch size is meant for."),
     ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="It outlives this terminal; Ctrl-C leaves it (see `attach`).")
+    ] = False,
     broker: Broker = None,
 ) -> None:
     """Run a training script on devices that may come and go."""
@@ -112,8 +115,43 @@ def run(
     request = RunRequest(
         command=tuple(command), devices=devices, plan=plan, fixed=fixed, time=time, wait=wait,
         no_wait=no_wait, name=name, priority=priority, batch_devices=batch_devices, broker=broker,
+        detach=detach,
     )  # fmt: skip
     raise typer.Exit(run_job(request))
+
+
+@app.command(epilog="Examples: selfsched runs  |  selfsched runs --all --json")
+def runs(
+    everything: Annotated[bool, typer.Option("--all", help="Not the newest twenty alone.")] = False,
+    as_json: Json = False,
+) -> None:
+    """My runs on this machine, also those that outlive their kernel, and how they ended."""
+    from selfsched.commands.runs import show_runs
+
+    show_runs(everything=everything, as_json=as_json)
+
+
+@app.command(epilog="Examples: selfsched attach  |  selfsched attach night")
+def attach(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="As `runs` lists it; default: the newest detached.")
+    ] = None,
+) -> None:
+    """Show a run again; Ctrl-C leaves it. In a notebook selfsched.attach() also brings its module back."""
+    from selfsched.commands.runs import follow_run
+
+    raise typer.Exit(follow_run(name))
+
+
+@app.command(epilog="Examples: selfsched stop night  |  selfsched stop --now night")
+def stop(
+    name: Annotated[str, typer.Argument(metavar="RUN", help="As `runs` lists it.")],
+    now: Annotated[bool, typer.Option("--now", help="At once, without a checkpoint.")] = False,
+) -> None:
+    """End a run of mine on this machine, with a checkpoint."""
+    from selfsched.commands.runs import stop_run
+
+    raise typer.Exit(stop_run(name, at_once=now))
 
 
 @app.command(

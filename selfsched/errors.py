@@ -7,6 +7,7 @@
     │   └── Unsupported      this training cannot be run the way it was asked for
     ├── Yielded              the job left its devices and can be resumed (exit code 75)
     ├── Stopped              the user pressed Stop; a checkpoint was written
+    ├── Detached             the user left a run that goes on by itself
     ├── RankFailed           a rank raised, died or ran out of memory (exit code 1)
     ├── CheckpointUnusable   a checkpoint is truncated, foreign or not ours to read
     └── BrokerError          the broker said no, or did not answer
@@ -54,6 +55,12 @@ class Yielded(SelfschedError):
 
 class Stopped(SelfschedError):
     """The user stopped the run; a checkpoint was written."""
+
+    exit_code = 130
+
+
+class Detached(SelfschedError):
+    """The user left a run that goes on by itself; what it trained is not here yet."""
 
     exit_code = 130
 

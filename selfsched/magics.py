@@ -2,6 +2,7 @@
 
     %selfsched status
     %selfsched forecast train
+    %selfsched stop night
     %%selfsched run --devices 1-4
     import lightning
     ...
@@ -19,14 +20,15 @@ from typing import Any
 
 from selfsched.errors import Refused, SelfschedError
 
-SHOWING = ("status", "forecast", "explain", "doctor")
-_USAGE = f"%selfsched is one of {', '.join(SHOWING)}, with its options; %%selfsched run [OPTIONS] runs a cell"
+QUICK = ("status", "forecast", "explain", "doctor", "runs", "stop")
+"""Commands that do not train."""
+_USAGE = f"%selfsched is one of {', '.join(QUICK)}, with its options; %%selfsched run [OPTIONS] runs a cell"
 
 
 def line_magic(line: str) -> None:
     """`%selfsched COMMAND [OPTIONS]`: what the command of that name prints."""
     words = _words(line)
-    if not words or words[0] not in SHOWING:
+    if not words or words[0] not in QUICK:
         _say(_USAGE)
         return
     from selfsched.cli import app

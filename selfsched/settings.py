@@ -58,6 +58,7 @@ class Settings:
     lab_socket: Path = LAB_SOCKET
     name: str | None = None
     off: bool = False
+    detach: bool = False
     lock_dir: Path | None = None
     runs_dir: Path | None = None
     margin_seconds: float = 5.0
@@ -202,6 +203,10 @@ SETTINGS: tuple[Setting, ...] = (
         "Name of the job: started again under the same name it is the same job.",
     ),
     Setting("off", _flag, "`1` or `0`", "`0`", "Train in your own process, as if selfsched were not there."),
+    Setting(
+        "detach", _flag, "`1` or `0`", "`0`",
+        "Runs go on when the kernel, script or terminal that started them is gone.",
+    ),
     Setting(
         "lock_dir", _path, "path", "`/run/lock/selfsched`", "Directory of the device locks of this machine.",
     ),

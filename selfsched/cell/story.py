@@ -38,14 +38,15 @@ class RunStory:
     def take(self, message: Any, now: float) -> None:
         """One message of `channel`."""
         if self.began_at is None:
-            self.began_at = getattr(message, "at", now)
+            told_at = getattr(message, "at", None)
+            self.began_at = now if told_at is None else told_at
         self.text.take(message)
         if isinstance(message, channel.SegmentBegan):
             self._begin(message)
         elif isinstance(message, channel.SegmentEnded):
             self._end(message)
         elif isinstance(message, channel.Said):
-            self._say(now, message.text)
+            self._say(now if message.at is None else message.at, message.text)
         elif isinstance(message, channel.OutputSeen):
             self.tail = (self.tail + message.text)[-TAIL_CHARACTERS:]
         elif isinstance(message, channel.RunEnded):

@@ -45,6 +45,7 @@ class CellView:
         bar: whether a picture is shown; without it there is the output alone.
         display: IPython's; stands in for it in tests.
         now: CLOCK_BOOTTIME seconds.
+        unix_minus_boottime: of the boot that the run's instants are of; None: of this one.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class CellView:
         bar: bool = True,
         display: Display | None = None,
         now: Callable[[], float] = boottime,
+        unix_minus_boottime: float | None = None,
     ) -> None:
         self._now = now
         self._display = display or _ipython_display()
@@ -61,7 +63,8 @@ class CellView:
         self._story, self._knowledge = RunStory(), RunKnowledge(job)
         zone = datetime.now().astimezone().tzinfo
         assert zone is not None
-        clock = Clock(time.time() - boottime(), zone)
+        offset = time.time() - boottime() if unix_minus_boottime is None else unix_minus_boottime
+        clock = Clock(offset, zone)
         name = job.name or "Training"
         self._drawer = Drawer(name, self._story, self._knowledge, clock)
         self._widget: RunWidget | None = None

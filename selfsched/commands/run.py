@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from selfsched import settings
 from selfsched.commands.arguments import parse_devices, parse_duration
 from selfsched.errors import Refused
 
@@ -26,6 +27,7 @@ class RunRequest:
     priority: float = 1.0
     batch_devices: int | None = None
     broker: str | None = None
+    detach: bool = False
 
 
 def run_job(request: RunRequest) -> int:
@@ -53,6 +55,7 @@ def run_job(request: RunRequest) -> int:
         batch_devices=request.batch_devices,
         broker=request.broker,
         priority=request.priority,
+        detach=request.detach or settings.load().detach,
     )
     return run_command(list(request.command), options)
 

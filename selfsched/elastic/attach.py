@@ -2,6 +2,9 @@
 
 The user's process is never forked, and loads nothing for this but the standard library and
 pydantic: whatever threads, GPUs or process groups it has are its own business.
+
+A detached run needs no user: an interrupt leaves it, and it goes on. It is found again by
+`found_runs` and followed by `following`, from what stands in its directory.
 """
 
 from __future__ import annotations
@@ -12,8 +15,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from types import FrameType
 from typing import Any, Protocol
 
@@ -22,7 +25,7 @@ from selfsched.elastic.channel import Channel
 from selfsched.elastic.job import JobDescription
 from selfsched.elastic.reactor import Reactor
 from selfsched.elastic.run_directory import RunDirectory, RunOutcome
-from selfsched.errors import EXIT_FAILED, SelfschedError
+from selfsched.errors import EXIT_FAILED, Detached, SelfschedError
 from selfsched.settings import absolute_paths
 
 _CONNECT_SECONDS = 30.0
@@ -55,7 +58,9 @@ class AttachedRun:
         Raises:
             SelfschedError: it could not be started, or refused at once.
         """
+        self._job = job
         self._directory = RunDirectory(job.run_directory)
+        self._is_left = False
         self._reactor = Reactor()
         self._stops = 0
         self._pending_stops: list[channel.StopRequested] = []
@@ -92,16 +97,26 @@ class AttachedRun:
 
         An interrupt (Ctrl-C, a notebook's Stop) asks it to checkpoint and end; the second
         one ends it at once. In the main thread SIGTERM means the same as `selfsched run`'s:
-        checkpoint and leave within the grace, to be resumed.
+        checkpoint and leave within the grace, to be resumed. A detached run is left by an
+        interrupt, and SIGTERM means to this process what it meant before.
+
+        Raises:
+            Detached: the run was left, and goes on.
         """
         ended: list[RunOutcome] = []
+        is_over = False
         try:
-            with self._interruptible():
+            with self._interruptible(), closing(view):
                 self._listen(view, ended)
+            is_over = bool(ended) or not self._is_left
         finally:
-            view.close()
-            self._process.wait()
+            if is_over or not self._job.detached:
+                self._process.wait()
+            else:  # it ends some day: no zombie is left of it then
+                threading.Thread(target=self._process.wait, name="selfsched-reaper", daemon=True).start()
             self._reactor.close()
+        if not is_over:
+            raise Detached(left_words(self._job))
         return ended[0] if ended else self._outcome_left_behind()
 
     def _listen(self, view: View, ended: list[RunOutcome]) -> None:
@@ -111,22 +126,23 @@ class AttachedRun:
 
         def read() -> None:
             for message in link.receive():
+                view.show(message)
                 if isinstance(message, channel.RunEnded):
                     fields = message.model_dump(exclude={"kind"})
                     ended.append(RunOutcome(**fields))
-                else:
-                    view.show(message)
 
         descriptor = link.fileno()
         self._reactor.on_readable(descriptor, read)
-        while link.is_open and not ended:
-            self._reactor.wait(0.25)
-            while self._pending_stops:
-                view.stopping(self._stops)
-                link.send(self._pending_stops.pop(0))
-            view.refresh()
-        self._reactor.forget(descriptor)
-        link.close()
+        try:
+            while link.is_open and not ended and not self._is_left:
+                self._reactor.wait(0.25)
+                while self._pending_stops:
+                    view.stopping(self._stops)
+                    link.send(self._pending_stops.pop(0))
+                view.refresh()
+        finally:
+            self._reactor.forget(descriptor)
+            link.close()
 
     def stop(self, *, resumable: bool = False, within_seconds: float | None = None) -> None:
         """Ask for a checkpoint and the end; the second time for the end at once.
@@ -139,27 +155,22 @@ class AttachedRun:
         )
         self._reactor.wake()
 
+    def _leave(self) -> None:
+        self._is_left = True
+        self._reactor.wake()
+
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
+        if self._job.detached:
+            with hearing({signal.SIGINT: self._leave}):
+                yield
             return
 
-        def interrupted(number: int, frame: FrameType | None) -> None:
-            self.stop()
-
-        def terminated(number: int, frame: FrameType | None) -> None:
+        def terminated() -> None:
             self.stop(resumable=True, within_seconds=_TERMINATION_GRACE_SECONDS)
 
-        before = [
-            (signal.SIGINT, signal.signal(signal.SIGINT, interrupted)),
-            (signal.SIGTERM, signal.signal(signal.SIGTERM, terminated)),
-        ]
-        try:
+        with hearing({signal.SIGINT: self.stop, signal.SIGTERM: terminated}):
             yield
-        finally:
-            for number, handler in before:
-                signal.signal(number, handler)
 
     def _outcome_left_behind(self) -> RunOutcome:
         """The supervisor is gone without a last message: what it wrote, or what killed it."""
@@ -174,6 +185,44 @@ class AttachedRun:
             f"from its newest checkpoint; {log} may say more"
         )
         return RunOutcome("failed", EXIT_FAILED, message)
+
+
+def detached_words(job: JobDescription) -> str:
+    """What is said when a detached run is started."""
+    name, again = job.run_directory.name, _attach_words(job)
+    return f"the run {name} outlives this process; Ctrl-C leaves it, {again} follows it again"
+
+
+def left_words(job: JobDescription) -> str:
+    """What is said to who leaves a run that goes on: how to see it again, how to end it."""
+    name = job.run_directory.name
+    again = f"{_attach_words(job)} follows it again"
+    if job.program == "payload":
+        again += " and brings its module back"
+    return f"the run {name} goes on without this process; {again}, `selfsched stop {name}` ends it"
+
+
+def _attach_words(job: JobDescription) -> str:
+    name = job.run_directory.name
+    return f"selfsched.attach({name!r})" if job.program == "payload" else f"`selfsched attach {name}`"
+
+
+@contextmanager
+def hearing(signals: Mapping[int, Callable[[], None]]) -> Iterator[None]:
+    """Call these when these signals come; only the main thread hears any."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        signals[number]()
+
+    before = [(number, signal.signal(number, heard)) for number in signals]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 def _start_supervisor(directory: RunDirectory, lock: int) -> subprocess.Popen[bytes]:

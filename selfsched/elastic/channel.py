@@ -84,6 +84,8 @@ class Said(_Frozen):
 
     kind: Literal["said"] = "said"
     text: str
+    at: float | None = None
+    """CLOCK_BOOTTIME; None: now."""
 
 
 class RunEnded(_Frozen):

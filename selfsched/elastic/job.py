@@ -6,12 +6,21 @@ This module imports neither torch nor Lightning.
 from __future__ import annotations
 
 import os
+from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 FILE_NAME = "job.json"
+
+
+def installed_version() -> str:
+    """Of this package, for those who read later what it wrote."""
+    try:
+        return metadata.version("selfsched")
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 class JobDescription(BaseModel):
@@ -67,6 +76,10 @@ class JobDescription(BaseModel):
     """That notebook's kernel."""
     started_at_unix: float | None = None
     """When its user started it."""
+    python_version: str | None = None
+    """Of the process that pickled the payload, such as `3.12`: another one cannot read it."""
+    selfsched_version: str | None = None
+    """Of the package that wrote this."""
 
     def write(self) -> None:
         """Write it into the run's directory, private to the user."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import linecache
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ import cloudpickle
 
 from selfsched.errors import Refused
 
+PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+"""Code that travels by value is read by the same Python only."""
 _DEEPEST = 8
 _MOST_CELLS = 200
 

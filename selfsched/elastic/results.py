@@ -20,7 +20,7 @@ from selfsched.elastic import lightning_internals as internals
 from selfsched.elastic import loggers
 from selfsched.elastic.checkpoints import Checkpoint, CheckpointStore
 from selfsched.elastic.fit_record import FitRecord
-from selfsched.errors import CheckpointUnusable
+from selfsched.errors import CheckpointUnusable, Refused
 
 _CHECKPOINT_ATTRIBUTES = (
     "best_model_path", "best_model_score", "current_score", "best_k_models", "kth_best_model_path",
@@ -77,8 +77,15 @@ def read_result(path: Path) -> FitResult:
 
 
 def restore(result: FitResult, module: Any, trainer: Any) -> None:
-    """Bring the caller's module, and a plain Trainer with the caller's callbacks, up to date."""
-    module.load_state_dict(result.weights)
+    """Bring the caller's module, and a plain Trainer with the caller's callbacks, up to date.
+
+    Raises:
+        Refused: the module is not the one that was trained: the weights do not fit it.
+    """
+    try:
+        module.load_state_dict(result.weights)
+    except RuntimeError as error:
+        raise Refused(f"these weights do not fit the module: {error}") from error
     trainer.strategy.connect(module)
     trainer.fit_loop.load_state_dict(dict(result.loops))
     states: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from selfsched import settings
-from selfsched.elastic.attach import AttachedRun, View
-from selfsched.elastic.job import JobDescription
+from selfsched.elastic import channel
+from selfsched.elastic.attach import AttachedRun, View, detached_words
+from selfsched.elastic.job import JobDescription, installed_version
 from selfsched.elastic.run_directory import RunDirectory, RunOutcome, open_run
 from selfsched.errors import EXIT_FINE, Refused
 
@@ -45,6 +47,8 @@ class RunOptions:
     without_zygote: bool = False
     """Start every rank as a fresh process."""
     priority: float = 1.0
+    detach: bool = False
+    """It goes on when its terminal is gone; Ctrl-C leaves it."""
     runs_directory: Path | None = None
     """Where the run's own directory is made; None: as the setting `runs_dir` says."""
 
@@ -52,7 +56,8 @@ class RunOptions:
 def run_command(command: list[str], options: RunOptions, *, view: View | None = None) -> int:
     """Run a command as an elastic job, to its end.
 
-    Ctrl-C stops it with a checkpoint, twice ends it; SIGTERM checkpoints and leaves.
+    Ctrl-C stops it with a checkpoint, twice ends it; SIGTERM checkpoints and leaves. Of a
+    detached run both end its client alone.
 
     Args:
         command: The command, verbatim; it is run once for each rank.
@@ -96,8 +101,12 @@ def follow_command(
         broker=options.broker, without_broker=options.without_broker,
         without_zygote=options.without_zygote, fixed=options.fixed,
         stated_seconds=options.stated_seconds, wait_seconds=options.wait_seconds, priority=options.priority,
+        detached=options.detach, started_at_unix=time.time(), selfsched_version=installed_version(),
     )
-    return AttachedRun(job, lock).follow(view or TerminalView()), directory
+    view = view or TerminalView()
+    if options.detach:
+        view.show(channel.Said(text=detached_words(job)))
+    return AttachedRun(job, lock).follow(view), directory
 
 
 def check_devices(min_devices: int, max_devices: int) -> None:

@@ -4,7 +4,8 @@
 
     RUN/                    0700, of this user
       job.json              what is run (`job.JobDescription`)
-      payload.pkl           module, data and trainer arguments, for `selfsched.Trainer`
+      payload.pkl           module, data and trainer arguments, for `selfsched.Trainer`; stays when a
+                            detached run has ended, so that its module can be built again
       events.jsonl[.1]      events of ranks and segments, bounded
       output.log[.1]        what rank 0 printed, bounded
       rank-N.log[.1]        what the other ranks printed, bounded
@@ -37,6 +38,8 @@ from selfsched.errors import Refused
 _LONGEST_SOCKET_PATH = 100
 """Of 108 bytes with the final zero; some room for the file's own name."""
 _KEPT_UNNAMED_RUNS = 20
+_KEPT_PAYLOADS = 5
+"""Of unnamed detached runs that ended: data sets in memory are part of them."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -115,6 +118,30 @@ class RunDirectory:
             return None
         return descriptor
 
+    @property
+    def is_held(self) -> bool:
+        """Whether a supervisor is alive: it holds the lock as long as it lives. Takes no lock of its own
+        that a starting run could trip over for longer than a moment."""
+        try:
+            descriptor = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)  # which gives our own hold back too
+        return False
+
+    def live_supervisor_socket(self) -> Path | None:
+        """Where a supervisor that is alive listens; None: there is none. Makes nothing."""
+        pointer = self.path / "sockets"
+        with suppress(OSError):
+            path = Path(pointer.read_text()) if pointer.exists() else self.path
+            return path / "supervisor" if self.is_held and (path / "supervisor").exists() else None
+        return None
+
     def write_outcome(self, outcome: RunOutcome) -> None:
         """Leave word of how the run ended; atomic."""
         temporary = self.path / ".outcome.json"
@@ -125,7 +152,7 @@ class RunDirectory:
         """How the run ended; None while it runs, or when it was killed."""
         try:
             return RunOutcome(**json.loads((self.path / "outcome.json").read_text()))
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError, TypeError):  # the last two: of another version, or damaged
             return None
 
     def clear(self) -> None:
@@ -183,7 +210,10 @@ def reopen_run(path: Path) -> tuple[RunDirectory, int]:
 def _hold(directory: RunDirectory, name: str | None) -> tuple[RunDirectory, int]:
     descriptor = directory.lock()
     if descriptor is None:
-        raise Refused(f"the job {name} is running already: wait for it, or choose another --name")
+        raise Refused(
+            f"the job {name} is running already: wait for it, follow it (`selfsched attach {name}`), or "
+            "choose another --name"
+        )
     before = directory.read_outcome()
     if before is not None and before.outcome == "finished":
         directory.clear()
@@ -203,6 +233,11 @@ def _private(path: Path) -> Path:
 def _prune(runs: Path) -> None:
     """Remove the oldest unnamed runs that ended; named ones are kept until run again."""
     unnamed = sorted(path for path in runs.glob("_run-*") if path.is_dir() and not path.is_symlink())
+    for path in unnamed[:-_KEPT_PAYLOADS]:
+        directory = RunDirectory(path)
+        with suppress(OSError):
+            if directory.payload.exists() and not directory.is_held:
+                directory.payload.unlink(missing_ok=True)
     for path in unnamed[: -(_KEPT_UNNAMED_RUNS - 1)]:
         directory = RunDirectory(path)
         with suppress(OSError):

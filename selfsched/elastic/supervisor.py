@@ -11,7 +11,8 @@ above all, is in threads of the source.
 How a run ends::
 
     every rank ended by itself              finished   exit code 0
-    Stop, or the client's socket closed     stopped    130 (checkpoint; a second Stop kills)
+    Stop, or the client's socket closed     stopped    130 (checkpoint; a second Stop kills);
+                                                       a detached run goes on without a client
     SIGTERM, the source's own end           yielded    75  (checkpoint; can be resumed)
     a rank refused                          refused    2
     a rank raised, or faults without end    failed     1, or the program's own code
@@ -22,6 +23,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
@@ -138,12 +140,14 @@ class Supervisor:
         give_up_at = boottime() + _ATTACH_SECONDS
         while not self._user.is_attached and boottime() < give_up_at and not self._terminated:
             self._reactor.wait(_POLL_SECONDS)
-        if not self._user.is_attached:
+        if not self._user.is_attached and (self._terminated or not self._job.detached):
             self._ended = RunOutcome("stopped", Stopped.exit_code, "nobody attached to the run")
         return self._ended is None
 
     def _start(self) -> None:
-        self._voice.note("supervisor_started", pid=os.getpid(), warden_pid=self._guard.pid)
+        self._voice.note(
+            "supervisor_started", pid=os.getpid(), warden_pid=self._guard.pid, unix=time.time()
+        )
         self._starter.warm_up()
         try:
             self._source.start(self._job, self._reactor.wake)
@@ -376,7 +380,9 @@ class Supervisor:
             self.stop(resumable=message.resumable, within_seconds=message.within_seconds)
 
     def _user_lost(self) -> None:
-        if self._ended is None and self._stop_outcome is None:
+        if self._job.detached:
+            self._voice.note("user_left")
+        elif self._ended is None and self._stop_outcome is None:
             message = "the user's process is gone; stopped there"
             self.stop(within_seconds=_CLIENT_GONE_GRACE_SECONDS, message=message)
 

@@ -13,20 +13,22 @@ import inspect
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from selfsched import settings
-from selfsched.elastic.attach import AttachedRun
+from selfsched.elastic import channel
+from selfsched.elastic.attach import AttachedRun, detached_words
 from selfsched.elastic.fit_end import raise_as_ended
-from selfsched.elastic.job import JobDescription
-from selfsched.elastic.payload import Payload, cell_sources, write_payload
+from selfsched.elastic.job import JobDescription, installed_version
+from selfsched.elastic.payload import PYTHON_VERSION, Payload, cell_sources, write_payload
 from selfsched.elastic.plain_errors import plainly
 from selfsched.elastic.program import Package, installed_package
 from selfsched.elastic.run import check_devices
 from selfsched.elastic.run_directory import RunDirectory, RunOutcome, open_run, reopen_run
 from selfsched.elastic.segment import SEGMENT_VARIABLE
-from selfsched.errors import InvalidSettings
+from selfsched.errors import CheckpointUnusable, InvalidSettings
 
 _OURS = ("devices", "num_nodes")
 
@@ -47,6 +49,8 @@ class Trainer:
         plan: A fixed list of allocations (`2@0,1@7`) in place of a broker.
         elastic: False trains in this process, on one device, as `SELFSCHED_OFF=1` does.
         name: The same name is the same job: an unfinished run goes on from its checkpoint.
+        detach: Runs go on when this process is gone, and are left by Ctrl-C or a notebook's Stop;
+            `selfsched.attach` follows them again. None: as the setting `detach` says.
         broker: Address of the broker; None: the one that the settings name.
         without_broker: Train on `max_devices` of this machine and ask nobody.
         wait_seconds: How long to wait for the first devices; None: as long as it takes.
@@ -72,6 +76,7 @@ class Trainer:
         plan: str | None = None,
         elastic: bool = True,
         name: str | None = None,
+        detach: bool | None = None,
         broker: str | None = None,
         without_broker: bool = False,
         wait_seconds: float | None = None,
@@ -90,6 +95,9 @@ class Trainer:
         # Within `selfsched run` the launcher's own supervisor already moves this process about.
         self._is_rank = SEGMENT_VARIABLE in os.environ
         self._elastic = elastic and not self._settings.off and not self._is_rank
+        self._trains_here = not elastic
+        self._check_detach(detach)
+        self._detach = self._settings.detach if detach is None else detach
         self._arguments = _checked(lightning_trainer_arguments)
         self._package: Package | None = None
         self._plain: Any = None
@@ -109,18 +117,25 @@ class Trainer:
         val_dataloaders: Any = None,
         datamodule: Any = None,
         ckpt_path: str | Path | None = None,
+        *,
+        detach: bool | None = None,
     ) -> None:
-        """Train to the end, on changing devices. Arguments as Lightning's.
+        """Train to the end, on changing devices. Arguments as Lightning's, but for `detach`.
 
         After a Stop, or when its devices were taken for good, calling it again on the same
         Trainer goes on from the checkpoint.
 
+        Args:
+            detach: As the Trainer's own, for this run; None: as that one says.
+
         Raises:
             Stopped: the user stopped it; there is a checkpoint, and the module has its weights.
+            Detached: the user left a detached run, which goes on.
             Yielded: its devices are gone; as above.
             RankFailed: a rank raised (its traceback is shown), died or ran out of memory.
             Refused: this training cannot be run the way it was asked for.
         """
+        self._check_detach(detach)
         self._model, self._datamodule = model, datamodule
         self._package = _package_of(model)
         if not self._elastic:
@@ -131,13 +146,18 @@ class Trainer:
         payload = Payload(
             model, datamodule, train_dataloaders, val_dataloaders, path, arguments, cell_sources()
         )
-        outcome = self._run(payload)
+        outcome = self._run(payload, self._detach if detach is None else detach)
         self._take_over(outcome)
         raise_as_ended(outcome, self._run_directory.path)
 
-    def _run(self, payload: Payload) -> RunOutcome:
-        from selfsched.elastic.survey import has_own_bar
-        from selfsched.elastic.views import view_for_here
+    def _check_detach(self, asked: bool | None) -> None:
+        if asked and self._trains_here:
+            raise InvalidSettings(
+                "elastic=False trains in this process, and detach=True is to outlive it: choose one"
+            )
+
+    def _run(self, payload: Payload, detach: bool) -> RunOutcome:
+        from selfsched.elastic.views import shows_bar, view_for_here
 
         if self._unfinished is not None and self._unfinished.exists():
             directory, lock = reopen_run(self._unfinished)
@@ -145,36 +165,48 @@ class Trainer:
             directory, lock = open_run(self._settings.name, parent=self._settings.runs_dir)
         self._directory = directory
         self._unfinished = directory.path
-        directory.result.unlink(missing_ok=True)
-        write_payload(payload, directory.payload)
-        job = JobDescription(
+        try:
+            directory.result.unlink(missing_ok=True)
+            write_payload(payload, directory.payload)
+            job = self._describe(directory, detach)
+            view = view_for_here(job, bar=shows_bar(self._arguments))
+        except BaseException:  # an interrupt too: nothing has been started yet
+            os.close(lock)
+            directory.payload.unlink(missing_ok=True)
+            raise
+        if detach:
+            view.show(channel.Said(text=detached_words(job)))
+        try:
+            return AttachedRun(job, lock).follow(view)
+        finally:
+            if not detach:
+                directory.payload.unlink(missing_ok=True)
+
+    def _describe(self, directory: RunDirectory, detach: bool) -> JobDescription:
+        return JobDescription(
             run_directory=directory.path, name=self._settings.name, program="payload",
             package=cast(Package, self._package), working_directory=Path.cwd(),
             import_path=tuple(entry or str(Path.cwd()) for entry in sys.path),
-            accelerator=_accelerator(self._arguments.get("accelerator")),
-            notebook=os.environ.get("JPY_SESSION_NAME"), kernel_id=_kernel_id(), started_at_unix=time.time(),
+            accelerator=_accelerator(self._arguments.get("accelerator")), detached=detach,
+            notebook=this_notebook(), kernel_id=this_kernel(), started_at_unix=time.time(),
+            python_version=PYTHON_VERSION, selfsched_version=installed_version(),
             **self._job,  # type: ignore[arg-type]
         )
-        own_bar = has_own_bar(self._arguments.get("callbacks"))
-        shows_bar = self._arguments.get("enable_progress_bar", True) and not own_bar
-        try:
-            return AttachedRun(job, lock).follow(view_for_here(job, bar=bool(shows_bar)))
-        finally:
-            directory.payload.unlink(missing_ok=True)
 
     def _take_over(self, outcome: RunOutcome) -> None:
         """Bring this process's objects to where the training ended."""
+        if outcome.outcome in ("finished", "stopped", "yielded"):
+            self._take_state(finished=outcome.outcome == "finished")
+
+    def _take_state(self, *, finished: bool) -> None:
         from selfsched.elastic import results
 
         directory = self._run_directory
-        finished = outcome.outcome == "finished"
         if finished:
             self._unfinished = None
             self._result = results.read_result(directory.result)
-        elif outcome.outcome in ("stopped", "yielded"):
-            self._result = results.result_so_far(directory.path)
         else:
-            return
+            self._result = results.result_so_far(directory.path)
         self._plain = None
         trainer = self._plain_trainer()
         if self._result is not None:
@@ -261,7 +293,44 @@ class Trainer:
         return getattr(self._plain_trainer(), name)
 
 
-def _kernel_id() -> str | None:
+def trainer_of_run(
+    job: JobDescription, arguments: Mapping[str, Any], *, model: Any, datamodule: Any, finished: bool
+) -> Trainer:
+    """A Trainer as the one whose `fit` started the run, in the state in which the run is or was left.
+
+    Args:
+        job: the run.
+        arguments: of Lightning's Trainer.
+        model: gets the run's weights: those of its end, else of its newest checkpoint, if there is one.
+        datamodule: what `test` and the like take where they are given none.
+        finished: whether it came to its own end; else `fit` goes on with it.
+
+    Raises:
+        CheckpointUnusable: there are no weights, or they are of another version.
+        Refused: the module does not fit them.
+    """
+    made = Trainer(
+        job.min_devices, job.max_devices, validation=job.validation, batch_devices=job.batch_devices,
+        plan=job.plan, name=job.name, detach=job.detached or None, broker=job.broker,
+        without_broker=job.without_broker, wait_seconds=job.wait_seconds, **arguments,
+    )  # fmt: skip
+    made._model, made._datamodule, made._package = model, datamodule, job.package
+    made._directory = RunDirectory(job.run_directory)
+    made._unfinished = job.run_directory
+    made._take_state(finished=finished)
+    if made._result is None:
+        raise CheckpointUnusable(
+            f"the run {job.run_directory.name} has left no checkpoint yet: there are no weights to bring back"
+        )
+    return made
+
+
+def this_notebook() -> str | None:
+    """Path of the notebook whose kernel this process is, as its Jupyter server names it."""
+    return os.environ.get("JPY_SESSION_NAME")
+
+
+def this_kernel() -> str | None:
     """Of the kernel that this process is; None: it is none."""
     kernel = sys.modules.get("ipykernel.kernelapp")
     if kernel is None or not kernel.IPKernelApp.initialized():

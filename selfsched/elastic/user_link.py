@@ -1,4 +1,7 @@
-"""The supervisor's line to its user's process: one client at a time, never waited for."""
+"""The supervisor's line to its user's process: one client at a time, never waited for.
+
+Who connects besides that client is a visitor: it may ask for a Stop, and is told nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from typing import Any
 from selfsched.elastic.channel import Channel, Message
 from selfsched.elastic.reactor import Reactor
 from selfsched.elastic.segment import boottime
+
+_MOST_VISITORS = 8
 
 
 class UserLink:
@@ -28,6 +33,7 @@ class UserLink:
         self._lost = lost
         self._client: Channel | None = None
         self._descriptor = -1
+        self._visitors: dict[int, Channel] = {}
         reactor.on_readable(server, self._accept)
 
     @property
@@ -36,12 +42,25 @@ class UserLink:
 
     def _accept(self) -> None:
         connection, _ = self._server.accept()
-        if self._client is not None:
+        if self._client is None:
+            self._client = Channel(connection)
+            self._descriptor = connection.fileno()
+            self._reactor.on_readable(self._client, self._ready)
+        elif len(self._visitors) < _MOST_VISITORS:
+            descriptor = connection.fileno()
+            self._visitors[descriptor] = Channel(connection)
+            self._reactor.on_readable(descriptor, lambda: self._visited(descriptor))
+        else:
             connection.close()
-            return
-        self._client = Channel(connection)
-        self._descriptor = connection.fileno()
-        self._reactor.on_readable(self._client, self._ready)
+
+    def _visited(self, descriptor: int) -> None:
+        visitor = self._visitors[descriptor]
+        messages = visitor.receive()
+        if not visitor.is_open:
+            self._reactor.forget(descriptor)
+            del self._visitors[descriptor]
+        for message in messages:
+            self._asked(message)
 
     def _ready(self) -> None:
         """The socket can be read, or has room again."""
@@ -79,5 +98,9 @@ class UserLink:
             self._reactor.forget(self._descriptor)
             self._client.close()
             self._client = None
+        for descriptor, visitor in self._visitors.items():
+            self._reactor.forget(descriptor)
+            visitor.close()
+        self._visitors.clear()
         self._reactor.forget(self._server)
         self._server.close()

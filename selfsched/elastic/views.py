@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any, TextIO
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TextIO
 
 from selfsched.elastic import channel
 from selfsched.elastic.attach import View
 from selfsched.elastic.job import JobDescription
 from selfsched.elastic.progress_text import ProgressText
+
+if TYPE_CHECKING:
+    from selfsched.elastic.following import RunClock
 
 _CLEAR_LINE = "\r\x1b[K"
 _TERMINAL_SECONDS = 0.2
@@ -18,13 +22,29 @@ _LINE_SECONDS = 60.0
 """Between two lines where a line cannot be drawn again."""
 
 
-def view_for_here(job: JobDescription, *, bar: bool = True) -> View:
-    """A notebook's view of a run in a kernel, else a terminal's; `bar`: whether it shows progress."""
+def view_for_here(job: JobDescription, *, bar: bool = True, clock: RunClock | None = None) -> View:
+    """A notebook's view of a run in a kernel, else a terminal's.
+
+    Args:
+        job: the run.
+        bar: whether progress is shown.
+        clock: of a run that is caught up with; None: all it tells is new.
+    """
     if in_notebook():
         from selfsched.cell.view import CellView
 
-        return CellView(job, bar=bar)
+        if clock is None:
+            return CellView(job, bar=bar)
+        return CellView(job, bar=bar, now=clock, unix_minus_boottime=clock.unix_minus_boottime)
     return TerminalView(bar=bar)
+
+
+def shows_bar(trainer_arguments: Mapping[str, Any]) -> bool:
+    """Whether a Trainer with these arguments leaves progress to us."""
+    from selfsched.elastic.survey import has_own_bar
+
+    own_bar = has_own_bar(trainer_arguments.get("callbacks"))
+    return bool(trainer_arguments.get("enable_progress_bar", True)) and not own_bar
 
 
 def in_notebook() -> bool:

@@ -44,14 +44,14 @@ class Voice:
 
     def say(self, text: str) -> None:
         """A line for the user."""
-        self.tell(channel.Said(text=text))
+        self.tell(channel.Said(text=text, at=boottime()))
 
     def note(self, kind: str, **fields: str | float | None) -> None:
         """For the journal alone, with the instant."""
         self._journal.say(kind, **fields, at=boottime())
 
     def show(self, text: str, *, waiting: bool = False) -> None:
-        """What stands beside the bar; sent when it changes."""
+        """What stands beside the bar; told when it changes."""
         if text != self._status:
             self._status = text
-            self._user.send(channel.StatusSeen(text=text, waiting=waiting))
+            self.tell(channel.StatusSeen(text=text, waiting=waiting))
