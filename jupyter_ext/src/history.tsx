@@ -1,10 +1,11 @@
-/** History: what I used, how past forecasts came out, and what runs on this machine printed. */
+/** History: what I used, how past forecasts came out, what auctions decided, and what runs on this machine printed. */
 import React, { useState } from 'react';
 import type { Answer } from './api';
+import { AuctionsView } from './auctions';
 import { faultTitle } from './faults';
 import type { AccountView, ForecastScore, RunView } from './protocol';
 import { Section, type ViewProps } from './view';
-import { durationWords } from './words';
+import { durationWords, runStateWords } from './words';
 
 const MOST_ROWS = 20;
 const MOST_OUTPUT = 200_000;
@@ -31,11 +32,22 @@ export function HistorySection(props: ViewProps): JSX.Element {
         <>
           <Usage answer={known.account} {...props} />
           <Scores answer={known.scores} {...props} />
+          <AuctionsView names={namesOf(known, props)} {...props} />
           <Runs answer={known.runs} {...props} />
         </>
       )}
     </Section>
   );
+}
+
+/** Names of jobs by their ids, of those that are known by name. */
+function namesOf(known: Known, { state }: ViewProps): ReadonlyMap<string, string> {
+  const scored = known.scores.kind === 'ok' ? known.scores.value : [];
+  const names = new Map(scored.flatMap(score => (score.name === null ? [] : [[score.job, score.name] as const])));
+  for (const job of [...state.ended, ...state.jobs]) {
+    names.set(job.job, job.name);
+  }
+  return names;
 }
 
 function Usage({ answer, room }: ViewProps & { answer: Answer<AccountView> }): JSX.Element | null {
@@ -60,7 +72,7 @@ function Scores({ answer, room }: ViewProps & { answer: Answer<readonly Forecast
   const held = judged.filter(score => score.covered).length;
   return (
     <>
-      <p>{trans.__('Of the last %1 forecasts %2 held (80% are meant to).', judged.length, held)}</p>
+      <p>{trans._n('Of the last %1 forecast %2 held (80% are meant to).', 'Of the last %1 forecasts %2 held (80% are meant to).', judged.length, held)}</p>
       <table>
         <thead>
           <tr>
@@ -119,7 +131,7 @@ function Runs({ answer, room }: ViewProps & { answer: Answer<readonly RunView[]>
       <ul>
         {answer.value.slice(0, MOST_ROWS).map(run => (
           <li key={run.name}>
-            <bdi>{run.job_name || run.name}</bdi> ({run.state}){' '}
+            <bdi>{run.job_name || run.name}</bdi> ({runStateWords(run.state, trans)}){' '}
             <button onClick={() => void show(run.name)} aria-label={trans.__('Output of %1', run.name)}>
               {trans.__('Output')}
             </button>

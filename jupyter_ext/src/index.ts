@@ -8,9 +8,10 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { Api } from './api';
 import { Model } from './model';
 import { NotebookItem, RunsOfNotebooks } from './notebook';
-import { ALL, tell, type Wanted } from './notices';
+import { ALL, tell, tellEnds, type Wanted } from './notices';
 import { Panel } from './panel';
 import { StatusItem } from './status';
+import { UntoldEnds } from './untold';
 import type { Room } from './view';
 import { USUAL_UNITS, type Units } from './words';
 
@@ -54,6 +55,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const runs = new RunsOfNotebooks(room);
     toolbars?.addFactory<NotebookPanel>('Notebook', 'selfsched-job', notebook => new NotebookItem(room, runs, notebook, open));
 
+    const untold = new UntoldEnds(room.model, api, ended => tellEnds(ended, wanted, room));
+    room.model.changed.connect(() => untold.look());
     room.model.happened.connect((_, changes) => tell(changes, wanted, room));
     document.addEventListener('visibilitychange', () => room.model.setVisible(document.visibilityState === 'visible'));
     window.addEventListener('online', () => room.model.askNow());

@@ -2,6 +2,7 @@
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import { ReactWidget, UseSignal } from '@jupyterlab/ui-components';
 import React from 'react';
+import { jobOfNotebook } from './notebookJob';
 import type { JobView, RunView } from './protocol';
 import type { Room } from './view';
 import { deviceCountWords, phaseWords } from './words';
@@ -13,10 +14,9 @@ export class RunsOfNotebooks {
   constructor(private readonly _room: Room) {}
 
   /** The job that a notebook runs; null: none that is known. */
-  jobOf(path: string): JobView | null {
+  jobOf(path: string, kernelId: string | null): JobView | null {
     this._look();
-    const ids = this._runs.filter(run => run.notebook === path && run.job !== null).map(run => run.job);
-    return this._room.model.state.jobs.find(job => ids.includes(job.job)) ?? null;
+    return jobOfNotebook(this._runs, this._room.model.state.jobs, path, kernelId);
   }
 
   private _look(): void {
@@ -45,7 +45,7 @@ export class NotebookItem extends ReactWidget {
     return (
       <UseSignal signal={room.model.changed}>
         {() => {
-          const job = this._runs.jobOf(this._panel.context.path);
+          const job = this._runs.jobOf(this._panel.context.path, this._panel.sessionContext.session?.kernel?.id ?? null);
           if (job === null) {
             return <></>;
           }

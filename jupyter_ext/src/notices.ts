@@ -2,8 +2,9 @@
 import { Notification } from '@jupyterlab/apputils';
 import type { Change, ChangeKind } from './changes';
 import { nameWords } from './orders';
+import type { JobView } from './protocol';
 import type { Room } from './view';
-import { deviceCountWords } from './words';
+import { deviceCountWords, endWords } from './words';
 
 /** Which kinds are told. */
 export type Wanted = Readonly<Record<ChangeKind, boolean>>;
@@ -24,7 +25,7 @@ export function changeWords(change: Change, room: Room): string {
     case 'lost_all':
       return trans.__('%1 left its devices and waits', name);
     case 'ended':
-      return change.job.outcome === 'finished' ? trans.__('%1 is done', name) : trans.__('%1 ended: %2', name, change.job.outcome ?? '?');
+      return change.job.outcome === 'finished' ? trans.__('%1 is done', name) : trans.__('%1 ended: %2', name, endWords(change.job, trans));
   }
 }
 
@@ -33,4 +34,25 @@ export function tell(changes: readonly Change[], wanted: Wanted, room: Room): vo
     const type = change.kind === 'ended' && change.job.outcome !== 'finished' ? 'warning' : 'info';
     Notification.emit(changeWords(change, room), type, { autoClose: change.kind === 'ended' ? false : 8000 });
   }
+}
+
+/** With more ends at once, how many there were is told, not each. */
+const MOST_TOLD_ONE_BY_ONE = 5;
+
+/** Ends that the model did not tell of: one by one, or in one line where they are many. */
+export function tellEnds(ended: readonly JobView[], wanted: Wanted, room: Room): void {
+  if (ended.length <= MOST_TOLD_ONE_BY_ONE) {
+    tell(ended.map(job => ({ kind: 'ended', job, before: 0, after: 0 })), wanted, room);
+  } else if (wanted.ended) {
+    Notification.emit(endsWords(ended, room), ended.every(isDone) ? 'info' : 'warning', { autoClose: false });
+  }
+}
+
+function isDone(job: JobView): boolean {
+  return job.outcome === 'finished';
+}
+
+/** `12 more jobs ended, 9 of them done`. */
+export function endsWords(ended: readonly JobView[], { trans }: Pick<Room, 'trans'>): string {
+  return trans._n('%1 more job ended, %2 of them done', '%1 more jobs ended, %2 of them done', ended.length, ended.filter(isDone).length);
 }

@@ -20,6 +20,31 @@ export interface AccountView {
   readonly claims: ClaimsHeld | null;
 }
 
+/** `GET /v1/auctions/{n}`. */
+export interface AuctionView {
+  readonly number: number;
+  readonly ago_seconds: number;
+  readonly trigger: 'tick' | 'device_free' | 'arrival' | 'visit' | 'fixed';
+  readonly policy: string;
+  readonly awards: readonly AwardView[];
+  readonly welfare_gap: number | null;
+  readonly reason: string;
+}
+
+/** What an auction decided for one job, and why. Others' rows carry no bid. */
+export interface AwardView {
+  readonly job: string;
+  readonly account: string;
+  readonly considered: boolean;
+  readonly devices: number;
+  readonly device_ids: readonly string[];
+  readonly rho_before: number | null;
+  readonly rho_after: number | null;
+  readonly payment: number | null;
+  readonly term_part: number | null;
+  readonly reason: string;
+}
+
 /** What one placement would bring the job. */
 export interface BidRow {
   readonly placement: Placement;
@@ -63,6 +88,8 @@ export interface DeviceProcess {
   readonly session: number;
   readonly account: string | null;
   readonly used_bytes: number | null;
+  readonly command: string;
+  readonly parents: readonly number[];
 }
 
 /** A job on a set of devices for a while; seconds since the job registered. */
@@ -86,9 +113,12 @@ export interface DeviceView {
   readonly cores: readonly number[];
   readonly account: string | null;
   readonly detail: string;
+  readonly free_when: string;
+  readonly memory_bytes: number | null;
   readonly memory_used_bytes: number | null;
   readonly utilisation: number | null;
   readonly processes: readonly DeviceProcess[];
+  readonly strangers: readonly number[];
 }
 
 /** When a job will be done, in seconds from now, and on what assumption. */
@@ -226,6 +256,7 @@ export interface WhatIf {
   readonly job?: string | null;
   readonly devices?: readonly number[];
   readonly seconds?: readonly (readonly [number, number])[];
+  readonly doubts_log?: readonly (readonly [number, number])[];
   readonly without?: readonly string[];
 }
 

@@ -1,6 +1,6 @@
 /** Times, amounts and states as people say them. Pure: the language and the clock are arguments. */
 import type { TranslationBundle } from '@jupyterlab/translation';
-import type { DeviceView, Forecast, JobView } from './protocol';
+import type { DeviceView, Forecast, JobView, ShownBroker } from './protocol';
 
 export type Trans = Pick<TranslationBundle, '__' | '_n'>;
 
@@ -18,6 +18,8 @@ const MINUTE = 60;
 const HOUR = 3600;
 const DAY = 86_400;
 const WEEKDAY_DAYS = 6;
+/** Its node numbers the instances of GPU n from 100 n on. */
+const MIG_NUMBERS = 100;
 
 /** A duration: `42 s`, `6 min`, `2 h 05 min`, `3 d 4 h`. */
 export function durationWords(seconds: number, trans: Trans): string {
@@ -84,10 +86,35 @@ export function deviceCountWords(count: number, trans: Trans): string {
 }
 
 /** A device as nvidia-smi or the machine calls it: `GPU 0 on node-a (A100)`. */
-export function deviceWords(device: Pick<DeviceView, 'kind' | 'index' | 'node' | 'model'>, trans: Trans): string {
-  return device.kind === 'gpu'
-    ? trans.__('GPU %1 on %2 (%3)', device.index, device.node, device.model)
-    : trans.__('CPU slot %1 on %2', device.index, device.node);
+export function deviceWords(device: Pick<DeviceView, 'id' | 'kind' | 'index' | 'node' | 'model'>, trans: Trans): string {
+  if (device.kind === 'cpu') {
+    return trans.__('CPU slot %1 on %2', device.index, device.node);
+  }
+  if (device.id.startsWith('MIG-')) {
+    const [gpu, part] = [Math.floor(device.index / MIG_NUMBERS), device.index % MIG_NUMBERS];
+    return trans.__('GPU %1, part %2 (MIG) on %3 (%4)', gpu, part, device.node, device.model);
+  }
+  return trans.__('GPU %1 on %2 (%3)', device.index, device.node, device.model);
+}
+
+/** The beginning of a GPU's UUID, as people tell GPUs apart: `GPU-8f6c2f6e`; empty where the name says it all. */
+export function shortId(id: string): string {
+  const found = /^(?:GPU|MIG)-[^-]{1,12}/.exec(id);
+  return found === null ? '' : found[0];
+}
+
+/** Where the broker's address comes from. */
+export function brokerWords(kind: ShownBroker['kind'], trans: Trans): string {
+  switch (kind) {
+    case 'set':
+      return trans.__('the one that is set');
+    case 'lab':
+      return trans.__('the one of your lab on this machine');
+    case 'private':
+      return trans.__('your own on this machine');
+    case 'none':
+      return trans.__('none');
+  }
 }
 
 /** What a job is doing, in words that need no glossary. */
@@ -122,7 +149,8 @@ function waitingWords(job: JobView, madeAt: number, now: number, trans: Trans): 
   return trans.__('waits for a device, expected in %1', rangeWords([low, middle, high], trans));
 }
 
-function endWords(job: JobView, trans: Trans): string {
+/** How a job ended. */
+export function endWords(job: JobView, trans: Trans): string {
   switch (job.outcome) {
     case 'finished':
       return trans.__('finished');
@@ -137,6 +165,28 @@ function endWords(job: JobView, trans: Trans): string {
   }
 }
 
+/** What became of a run on this machine. */
+export function runStateWords(state: string, trans: Trans): string {
+  switch (state) {
+    case 'running':
+      return trans.__('running');
+    case 'finished':
+      return trans.__('finished');
+    case 'failed':
+      return trans.__('failed');
+    case 'refused':
+      return trans.__('refused');
+    case 'yielded':
+      return trans.__('gave its devices up, goes on later');
+    case 'stopped':
+      return trans.__('stopped');
+    case 'lost':
+      return trans.__('killed');
+    default:
+      return state;
+  }
+}
+
 /** The state of a device, with since when where it matters. */
 export function deviceStateWords(device: DeviceView, trans: Trans): string {
   const since = durationWords(device.since_seconds, trans);
@@ -148,9 +198,9 @@ export function deviceStateWords(device: DeviceView, trans: Trans): string {
     case 'yielding':
       return trans.__('is being left by %1', device.account ?? '?');
     case 'quarantined':
-      return trans.__('quarantined for %1, until it is proven empty', since);
+      return trans.__('left out of offers for %1, until it is proven empty', since);
     case 'unknown':
-      return trans.__('unknown for %1', since);
+      return trans.__('left out of offers: unknown for %1', since);
     case 'drained':
       return trans.__('taken out by an administrator');
   }
