@@ -63,6 +63,18 @@ def _moves(books: Books, job: str) -> list[Counter[Device]]:
     return [at[instant] for instant in sorted(at)]
 
 
+def device_seconds_by_model(books: Books, job: str, now: float) -> dict[str, float]:
+    """What a job was leased over its life, by device model."""
+    seconds: Counter[str] = Counter()
+    for lease in books.all_leases_of(job):
+        for holding in books.all_holdings_of(lease.id):
+            device = books.devices.get(holding.device)
+            if device is not None:
+                left_at = now if holding.left_at is None else holding.left_at
+                seconds[device.model] += left_at - lease.granted_at
+    return dict(seconds)
+
+
 def jobs_named(books: Books, wanted: Collection[tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
     """Ids of the jobs in the books by (account, name), for those that are wanted.
 

@@ -94,6 +94,8 @@ class Contender:
     """Where it was seen for long enough: seconds of the whole run, whatever it claims."""
     claim_sigma_log: float | None = None
     """How sure they are then (log); None: as sure as the bid says."""
+    ran_device_seconds: Mapping[str, float] = field(default_factory=dict)
+    """What it was leased so far, by model; empty where the cluster has one model only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,6 +23,7 @@ from selfsched_broker.core.controls import newest_first
 from selfsched_broker.core.draft import Draft
 from selfsched_broker.core.fairness import current_shares, is_measured
 from selfsched_broker.core.grants import is_free, is_repaid
+from selfsched_broker.core.lease_history import device_seconds_by_model
 from selfsched_broker.core.market import Contender, Market, Seat, Trigger
 from selfsched_broker.core.metering import Meter
 from selfsched_broker.core.shares import age_seconds, share_over_life
@@ -152,7 +153,8 @@ def build_market(draft: Draft, trigger: Trigger, stakes: Stakes, contenders: Ite
     books = draft.books
     holders = {device: job for job, devices in stakes.at_stake.items() for device in devices}
     seats = sorted([*free_devices(draft), *holders])
-    known = tuple(_contender(draft, job, stakes) for job in contenders)
+    tells_models = len({device.model for device in books.devices.values()}) > 1
+    known = tuple(_contender(draft, job, stakes, tells_models=tells_models) for job in contenders)
     kept = sorted({device for contender in known for device in contender.kept})
     doubtful = {device.node for device in books.devices.values() if device.sick_at is not None}
     return Market(
@@ -178,7 +180,7 @@ def _make_seat(device: str, node: str, model: str, holder: str | None, doubtful:
     return Seat(device=device, node=node, model=model, holder=holder, doubtful=doubtful)
 
 
-def _contender(draft: Draft, job: Job, stakes: Stakes) -> Contender:
+def _contender(draft: Draft, job: Job, stakes: Stakes, *, tells_models: bool) -> Contender:
     books, now = draft.books, draft.now
     at_stake = stakes.at_stake.get(job.id, ())
     account, pulse = books.accounts[job.account], books.job_pulses.get(job.id)
@@ -214,6 +216,7 @@ def _contender(draft: Draft, job: Job, stakes: Stakes) -> Contender:
         claim_factors=record.factors(job.bid.rows if job.bid else ()),
         claim_paces=meter.paces,
         claim_sigma_log=sigma,
+        ran_device_seconds=device_seconds_by_model(books, job.id, now) if tells_models else {},
     )
 
 

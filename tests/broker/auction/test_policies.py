@@ -125,6 +125,28 @@ def test_las_serves_who_has_had_little_by_arrival() -> None:
     assert counts(rule(LAS, market([had, *new], 2))) == {"first": 1, "had": 0, "second": 1}
 
 
+def test_maxmin_counts_what_a_job_had_model_by_model() -> None:
+    """Both should spend half their time on each model; whoever had the fast one lets the other to it."""
+    maxmin = policy_named("maxmin")
+    table = StandingBid(
+        rows=tuple(
+            BidRow(placement=Placement(devices=1, model=model), remaining_seconds=seconds)
+            for model, seconds in (("fast", 500.0), ("slow", 1000.0))
+        )
+    )
+
+    def placed(had_of_a: dict[str, float], had_of_b: dict[str, float]) -> dict[str, str]:
+        a, b = (
+            job(name, table, number, age_seconds=1000.0, fraction_done=0.5, ran_device_seconds=had)
+            for number, (name, had) in enumerate((("a", had_of_a), ("b", had_of_b)))
+        )
+        question = market([a, b], {"x": 1, "y": 1}, models={"x": "fast", "y": "slow"})
+        return {name: award.devices[0] for name, award in rule(maxmin, question).awards.items()}
+
+    assert placed({"fast": 900.0, "slow": 100.0}, {"fast": 100.0, "slow": 900.0}) == {"a": "y/0", "b": "x/0"}
+    assert placed({"fast": 100.0, "slow": 900.0}, {"fast": 900.0, "slow": 100.0}) == {"a": "x/0", "b": "y/0"}
+
+
 def test_a_queue_keeps_to_quotas_wanted_devices_and_models() -> None:
     jobs = [
         gang("one", 1, 10, 1, account="a", quota_left=1),

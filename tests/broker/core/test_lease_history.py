@@ -8,7 +8,13 @@ from broker.spoken_steps import devices_of, entry, evidence_of, past_lease, said
 from selfsched.protocol import Placement
 from selfsched_broker.core.books import Account, Books, Broker, Job
 from selfsched_broker.core.evidence import unproven, without_places
-from selfsched_broker.core.lease_history import Place, jobs_named, place_of, places_held
+from selfsched_broker.core.lease_history import (
+    Place,
+    device_seconds_by_model,
+    jobs_named,
+    place_of,
+    places_held,
+)
 
 
 def books_with(*jobs: Job) -> Books:
@@ -47,6 +53,22 @@ def test_leases_held_together_are_one_placement_and_nodes_count() -> None:
     books.apply(past_lease("job-1", 2, devices[2:], 3.0, 6.0))
     assert places_held(books, ["job-1"]) == {Place("Tesla-V100", 2, 2), Place("Tesla-V100", 4, 2)}
     assert places_held(books, ["job-2"]) == frozenset()
+
+
+def test_the_time_had_on_each_model_counts_devices_and_goes_on_where_one_is_held() -> None:
+    books = books_with(job(1))
+    old, new = devices_of("Tesla-V100", 2), devices_of("A100", 1)
+    books.apply(past_lease("job-1", 1, old, 0.0, 10.0))
+    books.apply(past_lease("job-1", 2, new, 10.0, 14.0))
+    assert device_seconds_by_model(books, "job-1", now=99.0) == {"Tesla-V100": 20.0, "A100": 4.0}
+    assert device_seconds_by_model(books, "job-2", now=99.0) == {}
+    house = Driver()
+    house.node(devices=1)
+    running = house.register()
+    house.live(5.0)
+    held_since = next(iter(house.books.all_leases_of(running))).granted_at
+    found = device_seconds_by_model(house.books, running, now=held_since + 7.0)
+    assert found == {"cpu": 7.0}
 
 
 def test_what_follows_at_the_same_instant_is_no_placement_of_both() -> None:

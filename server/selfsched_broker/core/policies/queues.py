@@ -15,7 +15,7 @@ has never run has neither a remaining time nor attained service, and so is first
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -39,6 +39,10 @@ class Queue:
         """`place` of every contender."""
         return {contender.job: self.place(contender) for contender in market.contenders}
 
+    def turns(self, ordered: Sequence[Contender], market: Market) -> Iterable[tuple[Contender, str | None]]:
+        """Whose turn it is, and on which model; None: on any. Who has been served is passed."""
+        return [(contender, None) for contender in ordered]
+
     def rule(self, market: Market, rng: np.random.Generator) -> Ruling:
         """Serve the queue."""
         bound = {c.job for c in market.contenders if _is_bound(c, market)}
@@ -51,8 +55,11 @@ class Queue:
                 quota[contender.account] = (quota[contender.account] or 0) + len(contender.at_stake)
         chosen: dict[str, str | None] = {}
         room = Counter(seat.model for seat in floor)
-        for contender in [c for c in ordered if c.job not in bound]:
-            model = _fitting(contender, floor, room, quota.get(contender.account))
+        for contender, only in self.turns(ordered, market):
+            if contender.job in bound or contender.job in chosen:
+                continue
+            there = room if only is None else {only: room[only]}
+            model = _fitting(contender, floor, there, quota.get(contender.account))
             if model is None:
                 continue
             chosen[contender.job] = model
@@ -132,7 +139,8 @@ def _fitting(
     if contender.wanted_devices:
         model_of = {seat.device: seat.model for seat in floor}
         models = {model_of.get(device) for device in contender.wanted_devices}
-        return models.pop() if len(models) == 1 else None
+        model = models.pop() if len(models) == 1 else None
+        return model if model in room else None
     rows = measured_rows(contender)
     named = {row.model for row in rows if row.devices == need} - {None}
 
