@@ -683,6 +683,11 @@ class WhatIf(Message):
     """Counts, each asked about by itself."""
     seconds: Annotated[tuple[tuple[DeviceCount, Seconds], ...], Field(max_length=8)] = ()
     """Of a job that would be started now: its whole run on each count that it may have."""
+    doubts_log: Annotated[
+        tuple[tuple[DeviceCount, Annotated[float, Field(ge=0, le=4)]], ...], Field(max_length=8)
+    ] = ()
+    """By how much `seconds` may be off on single counts, besides what a person's word is unsure: standard
+    deviation of the logarithm. A count that lacks: 0."""
     without: Annotated[tuple[Identifier, ...], Field(max_length=64)] = ()
     """As if these had ended: jobs that you may see, or accounts with all their jobs."""
 
