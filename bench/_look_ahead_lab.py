@@ -19,7 +19,8 @@ from bench._honesty_lab import NOISE, RESTART_SECONDS, TERM_SECONDS, honest_jobs
 from bench._honesty_lab import cluster_of as cluster_of
 from selfsched.protocol import Forecast
 from selfsched_broker.core.ahead.draws import Z90
-from selfsched_broker.core.ahead.scene import Player, Scene, take_scene
+from selfsched_broker.core.ahead.player import Player
+from selfsched_broker.core.ahead.scene import Scene, take_scene
 from selfsched_broker.core.draft import Context
 from selfsched_broker.core.look_ahead import foresee
 from selfsched_broker.core.policies import policy_named

@@ -24,7 +24,8 @@ from selfsched.protocol import (
     WhatIfLine,
 )
 from selfsched_broker.core.ahead.draws import Z90
-from selfsched_broker.core.ahead.scene import Player, Scene, doubt_on, take_scene, time_on
+from selfsched_broker.core.ahead.player import Player, doubt_on, time_on
+from selfsched_broker.core.ahead.scene import Scene, take_scene
 from selfsched_broker.core.books import Books, Job
 from selfsched_broker.core.draft import Context
 from selfsched_broker.core.leases import Refusal
@@ -88,7 +89,7 @@ def put(books: Books, ctx: Context, caller: Caller, asked: WhatIf) -> Question:
     scene = take_scene(books, ctx)
     if asked.seconds:
         asker = _unborn(books, caller.account, scene, asked)
-        reason = "of a job that would be started now and takes what you said"
+        reason = f"of a job that would be started now and takes what you said{_where_it_fits(asker, scene)}"
         without = _without(books, caller, asked.without, but="")
         return Question(
             asked=asked, scene=scene, asker=asker, arrives=True, without=without, as_now=(), reason=reason
@@ -101,6 +102,22 @@ def put(books: Books, ctx: Context, caller: Caller, asked: WhatIf) -> Question:
         without=_without(books, caller, asked.without, but=job.id), as_now=as_now,
         reason=f"from the bid of {ctx.now - job.bid_at:.0f} s ago",
     )  # fmt: skip
+
+
+def _where_it_fits(asker: Player, scene: Scene) -> str:
+    """Words for counts that the cluster has not."""
+    fitting = [n for n in asker.counts if n <= scene.devices]
+    has = f"the cluster has {_devices_words(scene.devices)} in order"
+    if not fitting:
+        return f"; {has}, so that it would not start before there are {asker.counts[0]}"
+    if len(fitting) == len(asker.counts):
+        return ""
+    wider = ", ".join(str(n) for n in asker.counts if n > scene.devices)
+    return f"; {has}, so that it could run on {' or '.join(map(str, fitting))}, not on {wider}"
+
+
+def _devices_words(count: int) -> str:
+    return "1 device" if count == 1 else f"{count} devices"
 
 
 def _without(books: Books, caller: Caller, names: Iterable[str], *, but: str) -> frozenset[str]:
@@ -129,7 +146,10 @@ def _unborn(books: Books, account: str, scene: Scene, asked: WhatIf) -> Player:
         raise Refusal(
             ProblemCode.INVALID, f"`seconds` does not say how long it takes on {missing[0]} devices"
         )
-    counts = tuple(sorted(seconds))
+    strange = [count for count, _ in asked.doubts_log if count not in seconds]
+    if strange:
+        raise Refusal(ProblemCode.INVALID, f"`doubts_log` names {strange[0]} devices, `seconds` does not")
+    counts, doubts = tuple(sorted(seconds)), dict(asked.doubts_log)
     weight = books.accounts[account].weight if account in books.accounts else 1.0
     accounts = {player.account: player.weight for player in scene.players} | {account: weight}
     return Player(
@@ -143,6 +163,7 @@ def _unborn(books: Books, account: str, scene: Scene, asked: WhatIf) -> Player:
         high=_STATED_SPREAD,
         restart_seconds=_RESTART_SECONDS,
         share=scene.devices * weight / max(sum(accounts.values()), 1e-9),
+        doubts=tuple(doubts.get(count, 0.0) for count in counts),
         known=True,
     )
 

@@ -1,17 +1,13 @@
 """A broker's own history as a log: its books, read without touching them.
 
-What a job's run takes is told by what it held: with w_n the seconds it held n devices and s_n its speed on n
-relative to the count it held longest, its work is the sum of w_n s_n, and on n devices it would have
-taken that / s_n. The relative speeds are those of its last standing bid, between its rows as the broker
-reads them (`fairness.rate`). A job without a bid is known on the count it held longest alone; what it had
-on others counts by the device.
+What a job's run takes is told by what it held (`core.past_runs`).
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +15,7 @@ from typing import Any
 from selfsched.errors import Refused
 from selfsched.protocol import Resume
 from selfsched_broker.core.books import Device, Holding, Job, Lease
-from selfsched_broker.core.fairness import Row, rate
+from selfsched_broker.core.past_runs import run_seconds
 from selfsched_broker.store.tables import from_body
 from selfsched_simulator.cluster import ONE_MODEL, Cluster, NodeSpec
 from selfsched_simulator.logs import BOOKS_FILE, Log, LoggedJob
@@ -87,53 +83,20 @@ def _records(books: sqlite3.Connection, table: str, kind: type[Any]) -> list[Any
 
 
 def _take(log: Log, job: Job, spans: list[tuple[float, float]]) -> None:
-    held = seconds_by_count(spans)
+    seconds = run_seconds(job, spans)
     if job.live:
         log.left_out["jobs that have not ended"] += 1
-    elif not held:
+    elif not seconds:
         log.left_out["jobs that never had a device"] += 1
     else:
-        longest = max(held, key=lambda count: (held[count], count))
-        speeds = _relative_speeds(job, longest, held)
-        work = sum(seconds * speeds.get(count, count / longest) for count, seconds in held.items())
         log.jobs.append(
             LoggedJob(
                 name=job.id,
                 account=job.account,
                 submitted_seconds=job.registered_at,
-                gpus=max(speeds),
-                seconds={count: work / speed for count, speed in speeds.items()},
+                gpus=max(seconds),
+                seconds=seconds,
                 # A program that cannot resume states its time, which no trace knows.
                 resume=Resume.SAME_SIZE if job.resume is Resume.NEVER else job.resume,
             )
         )
-
-
-def _relative_speeds(job: Job, longest: int, held: Iterable[int]) -> dict[int, float]:
-    """Speed on each count that it bid for or held, relative to the one it held longest."""
-    rows = [
-        Row(row.placement.devices, row.placement.nodes, None, row.remaining_seconds, row.restart_seconds)
-        for row in (job.bid.rows if job.bid else ())
-        if row.remaining_seconds  # at its very end nothing remains anywhere: that tells no speeds
-    ]
-    if not rows:
-        return {longest: 1.0}
-    counts = sorted({row.devices for row in rows} | set(held))
-    unit = rate(rows, 0.0, longest)
-    return {count: rate(rows, 0.0, count) / unit for count in counts}
-
-
-def seconds_by_count(spans: list[tuple[float, float]]) -> dict[int, float]:
-    """How long how many devices were held at once.
-
-    Args:
-        spans: (from, to) of each device.
-    """
-    changes = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
-    found: dict[int, float] = defaultdict(float)
-    count, since = 0, 0.0
-    for at, by in changes:
-        if count and at > since:
-            found[count] += at - since
-        count, since = count + by, at
-    return dict(found)

@@ -10,13 +10,13 @@ from typer.testing import CliRunner
 
 from selfsched.errors import Refused
 from selfsched.protocol import Resume
+from selfsched_broker.core.past_runs import seconds_by_count
 from selfsched_broker.core.policies import policy_named
 from selfsched_broker.service import Rules, Service
 from selfsched_broker.store.sql import SqlStore
 from selfsched_simulator.cli import replay_app
 from selfsched_simulator.cluster import one_node, parse_cluster
 from selfsched_simulator.engine import Simulation
-from selfsched_simulator.history import seconds_by_count
 from selfsched_simulator.job import Habits
 from selfsched_simulator.logs import LogOptions, count_gpus, format_of, read_log
 from selfsched_simulator.options import SimulationOptions
@@ -208,9 +208,7 @@ def test_own_jobs_run_on_fewer_devices_at_the_speed_they_bid_for(tmp_path: Path)
 def test_a_brokers_own_books_know_their_devices(tmp_path: Path) -> None:
     state = books_of_a_run(tmp_path, {"narrow": {1: 100.0}, "wide": {1: 400.0, 2: 200.0}}, devices=2)
     common = ["--policy", "fifo", "--restart", "0", "--json"]
-    alike = [
-        CliRunner().invoke(replay_app, [str(state), *common, *given]) for given in ([], ["--gpus", "2"])
-    ]
+    alike = [CliRunner().invoke(replay_app, [str(state), *common, *given]) for given in ([], ["--gpus", "2"])]
     assert [result.exit_code for result in alike] == [0, 0]
     first, second = (json.loads(result.stdout) | {"wall_s": 0} for result in alike)
     assert first == second

@@ -4,7 +4,7 @@ A job forecasts its end on the devices it has. The broker also knows the others,
 rule by which it divides. So it plays all jobs forward from the books (`ahead`): in K worlds, each with
 its own draw of how much later or earlier than said every job is, with its own policy in a
 reduced form at every end and tick. The 10, 50 and 90 % quantiles of what comes out are the forecast.
-What nobody can know beforehand, an arrival, is not in it; the assumption is named with the forecast.
+What nobody can know beforehand, who will come, is drawn from who came of late (`ahead.newcomers`).
 
 A what-if is the same play with other players: the job in question on so many devices, some other
 jobs gone. All variants of one question are played in the same worlds, so they differ by what was
@@ -22,9 +22,11 @@ import numpy as np
 from selfsched.protocol import MAX_SECONDS, Forecast
 from selfsched_broker.core.ahead.cast import NEVER, Flags, Floats, Integers, make_cast
 from selfsched_broker.core.ahead.draws import deviations, factors, quantiles
+from selfsched_broker.core.ahead.newcomers import draw_newcomers
 from selfsched_broker.core.ahead.play import Stage, play
+from selfsched_broker.core.ahead.player import Player
 from selfsched_broker.core.ahead.rules import rule_named
-from selfsched_broker.core.ahead.scene import Player, Scene
+from selfsched_broker.core.ahead.scene import Scene
 
 WORLDS, FEW_WORLDS, FEWEST_WORLDS = 25, 15, 5
 """For a forecast of all jobs; for each variant of a what-if; with more than `MANY_JOBS`."""
@@ -100,10 +102,9 @@ def foresee(scene: Scene) -> dict[str, Foreseen]:
     if not players or scene.devices < 1:
         return {}
     worlds = WORLDS if len(players) <= MANY_JOBS else FEWEST_WORLDS
-    live = np.ones((worlds, len(players)), dtype=bool)
+    there = np.ones((worlds, len(players)), dtype=bool)
     nothing = np.zeros(worlds, dtype=bool)
-    stage = _stage(scene, players, worlds, live, nothing, nothing, None)
-    begun, over = play(stage)
+    begun, over = play(_stage(scene, _Asked(players, worlds, there, there, nothing, nothing)))
     starts, ends = quantiles(begun), quantiles(over)
     off = UNPLAYED_LOG if len(players) > 1 else 0.0
     return {
@@ -123,15 +124,14 @@ def foresee_variants(scene: Scene, variants: Sequence[Variant]) -> list[Foreseen
     players = (*others, *(variant.asker for variant in variants))
     worlds = FEW_WORLDS if len(others) < MANY_JOBS else FEWEST_WORLDS
     live = np.zeros((worlds * len(variants), len(players)), dtype=bool)
-    wanted = np.zeros(len(live), dtype=np.int64)
+    concerned = np.zeros_like(live)
     for at, variant in enumerate(variants):
         rows = slice(at * worlds, (at + 1) * worlds)
         live[rows, : len(others)] = [player.job not in variant.without for player in others]
-        live[rows, len(others) + at] = True
-        wanted[rows] = len(others) + at
+        live[rows, len(others) + at] = concerned[rows, len(others) + at] = True
     arrivals = np.repeat([variant.arrives for variant in variants], worlds)
     departures = np.repeat([_frees(scene, variant) for variant in variants], worlds)
-    starts, ends = play(_stage(scene, players, worlds, live, arrivals, departures, wanted))
+    starts, ends = play(_stage(scene, _Asked(players, worlds, live, concerned, arrivals, departures)))
     found = []
     for at, variant in enumerate(variants):
         rows, column = slice(at * worlds, (at + 1) * worlds), len(others) + at
@@ -148,22 +148,43 @@ def _frees(scene: Scene, variant: Variant) -> bool:
     return gone or held.get(variant.asker.job, 0) != variant.asker.held
 
 
-def _stage(
-    scene: Scene, players: Sequence[Player], worlds: int, live: Flags, arrivals: Flags,
-    departures: Flags, wanted: Integers | None,
-) -> Stage:  # fmt: skip
-    rule = rule_named(scene.policy)
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """R worlds, J players."""
+
+    players: Sequence[Player]
+    worlds: int
+    """Of each variant."""
+    live: Flags
+    """(R, J) who is there."""
+    concerned: Flags
+    """(R, J) whose ends are asked for."""
+    arrivals: Flags
+    """(R,)"""
+    departures: Flags
+    """(R,)"""
+
+
+def _stage(scene: Scene, asked: _Asked) -> Stage:
+    rule, worlds, rows = rule_named(scene.policy), asked.worlds, len(asked.live)
+    first = 1 + max((player.number for player in asked.players), default=0)
+    newcomers = draw_newcomers(scene.record, worlds, first)
+    players, new = (*asked.players, *newcomers.players), len(newcomers.players)
+    came_at = np.tile(newcomers.came_at, (rows // worlds, 1))
     cast = make_cast(players, scene.devices, gangs=rule.gangs)
     held = np.array([_index(cast.counts[j], player.held) for j, player in enumerate(players)])
     drawn = np.stack([factors(p.low, p.high, deviations(p.number, worlds)) for p in players], axis=1)
     leant = np.stack([deviations(p.number + _LEANINGS, worlds) for p in players], axis=1)
-    repeats = len(live) // worlds
+    repeats = rows // worlds
     return Stage(
         cast=cast, rule=rule, devices=scene.devices, term=scene.term_seconds, tick=scene.tick_seconds,
         factors=np.tile(drawn, (repeats, 1)), leanings=np.tile(leant, (repeats, 1)),
-        held=np.tile(held, (len(live), 1)),
-        starting=np.tile([player.starting_seconds for player in players], (len(live), 1)),
-        live=live, arrivals=arrivals, departures=departures, wanted=wanted,
+        held=np.tile(held, (rows, 1)),
+        starting=np.tile([player.starting_seconds for player in players], (rows, 1)),
+        live=np.hstack([asked.live, np.isfinite(came_at)]),
+        came_at=np.hstack([np.zeros(asked.live.shape), came_at]),
+        concerned=np.hstack([asked.concerned, np.zeros((rows, new), dtype=bool)]),
+        arrivals=asked.arrivals, departures=asked.departures,
         repay_factor=scene.repay_factor, repay_min_seconds=scene.repay_min_seconds,
     )  # fmt: skip
 

@@ -11,9 +11,9 @@ from broker.driver import Driver, bid
 from bench._look_ahead_lab import random_scene
 from selfsched.protocol import Forecast
 from selfsched_broker.core import arbiter, views
-from selfsched_broker.core.ahead import rules
+from selfsched_broker.core.ahead.player import Player
 from selfsched_broker.core.ahead.rules import RULES
-from selfsched_broker.core.ahead.scene import Player, Scene, take_scene
+from selfsched_broker.core.ahead.scene import Scene, take_scene
 from selfsched_broker.core.leases import LeaseOptions
 from selfsched_broker.core.look_ahead import (
     UNPLAYED_LOG,
@@ -22,7 +22,6 @@ from selfsched_broker.core.look_ahead import (
     foresee,
     foresee_variants,
 )
-from selfsched_broker.core.policies import queues, selfsched
 from selfsched_broker.core.policies.themis import Themis
 
 
@@ -137,16 +136,6 @@ def test_who_waits_sees_when_it_will_start_and_who_holds_does_not(driver: Driver
     assert starts is not None
     assert starts.p50_seconds == pytest.approx(30.0, abs=1.0)
     assert views.job_view(driver.books, ctx, first).starts is None
-
-
-def test_the_played_rules_have_the_policies_constants() -> None:
-    weights = selfsched.Weights()
-    assert (
-        weights.late_from, weights.late_power, weights.critical,
-    ) == (rules.LATE_FROM, rules.LATE_POWER, rules.CRITICAL)  # fmt: skip
-    for name in ("DOUBT", "LASTING", "LATEST", "SHORTEST"):
-        assert getattr(rules, name) == getattr(selfsched, name)
-    assert rules.LAS_THRESHOLD_DEVICE_SECONDS == queues.LAS_THRESHOLD_DEVICE_SECONDS
 
 
 def test_what_is_not_played_is_in_the_interval_of_who_has_company(driver: Driver) -> None:

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfsched.protocol import Forecast
+from selfsched_broker.core.ahead.player import Player
 from selfsched_broker.core.ahead.rules import RULES
-from selfsched_broker.core.ahead.scene import Player, Scene
+from selfsched_broker.core.ahead.scene import Scene
 from selfsched_broker.core.look_ahead import Foreseen, Variant, foresee, foresee_variants
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from selfsched_broker.core.ahead.scene import Player
+from selfsched_broker.core.ahead.player import Player
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -8,7 +8,8 @@ event      what may be taken from who holds it
 ========== =============================================================================
 end        nothing; what is free goes to who waits or can use more
 tick       everything, where the policy takes things away at all; a move costs its restart
-arrival    at the start, where a new job is asked about: what holders have beyond their share
+arrival    of a newcomer, or at the start, where a new job is asked about: what holders have
+           beyond their share
 ========== =============================================================================
 
 At the start nobody who holds devices gets more, unless others are taken to be gone: what is free then is so
@@ -60,7 +61,11 @@ class Stage:
     starting: Floats
     """(R, J) seconds until its first step there."""
     live: Flags
-    """(R, J) who is there."""
+    """(R, J) who is there, or will come."""
+    came_at: Floats
+    """(R, J) when a newcomer comes; 0: it is there; infinite: it does not come in this world."""
+    concerned: Flags
+    """(R, J) whose ends are asked for; a world is over with the last of them."""
     arrivals: Flags
     """(R,) worlds that begin with an arrival."""
     departures: Flags
@@ -68,11 +73,12 @@ class Stage:
     repay_factor: float
     repay_min_seconds: float
     """A move is repaid after so many restarts, and at least so long."""
-    wanted: Integers | None = None
-    """(R,) the job whose end is asked for; a world ends with it. None: all."""
 
 
-_BY_JOB = ("factors", "leanings", "left", "held", "overhead", "live", "waited", "repaid_at")
+_BY_JOB = (
+    "factors", "leanings", "left", "held", "overhead", "live", "waited", "repaid_at", "came_at", "awaited",
+    "concerned",
+)  # fmt: skip
 _BY_WORLD = (*_BY_JOB, "at", "tick_at", "ticks", "idle", "rows", "arrivals", "departures")
 
 
@@ -86,7 +92,10 @@ class _Play:
     """Worlds of the stage that are still played."""
     arrivals: Flags
     departures: Flags
-    wanted: Integers | None
+    came_at: Floats
+    awaited: Flags
+    """Newcomers that have not come yet."""
+    concerned: Flags
     factors: Floats
     leanings: Floats
     left: Floats
@@ -120,8 +129,7 @@ def play(stage: Stage) -> tuple[Floats, Floats]:
     """
     shown = _open(stage)
     _divide(shown, np.zeros(len(stage.live), dtype=bool), opening=True)
-    shown.arrivals = np.zeros_like(stage.arrivals)
-    for turn in range(stage.live.shape[1] + MOST_TICKS + 1):
+    for turn in range(2 * stage.live.shape[1] + MOST_TICKS + 1):
         is_tick = _move_on(shown)
         if is_tick is None:
             break
@@ -134,11 +142,14 @@ def play(stage: Stage) -> tuple[Floats, Floats]:
 def _open(stage: Stage) -> _Play:
     worlds, jobs = stage.live.shape
     waited = np.where(stage.held < 0, np.broadcast_to(stage.cast.waited, stage.live.shape), 0.0)
+    live = stage.live & (stage.came_at <= 0)
     return _Play(
         stage=stage, cast=stage.cast, columns=np.arange(jobs), rows=np.arange(worlds),
-        arrivals=stage.arrivals, departures=stage.departures, wanted=stage.wanted, factors=stage.factors,
+        arrivals=stage.arrivals, departures=stage.departures, factors=stage.factors,
+        came_at=np.where(stage.live, stage.came_at, np.inf),
+        awaited=stage.live & (stage.came_at > 0), concerned=stage.concerned,
         leanings=stage.leanings, left=np.where(stage.live, 1.0, 0.0),
-        held=np.where(stage.live, stage.held, -1), overhead=stage.starting.copy(), live=stage.live.copy(),
+        held=np.where(live, stage.held, -1), overhead=stage.starting.copy(), live=live,
         waited=waited, repaid_at=np.tile(stage.cast.unrepaid, (worlds, 1)), at=np.zeros(worlds),
         tick_at=np.full(worlds, stage.tick), ticks=np.zeros(worlds, dtype=np.int64),
         idle=np.zeros(worlds, dtype=np.int64),
@@ -151,9 +162,10 @@ def _move_on(shown: _Play) -> Flags | None:
     here = _seconds_here(shown)
     to_end = np.where(runs & shown.live, shown.overhead + shown.left * here, np.inf)
     first = to_end.min(axis=1, initial=np.inf)
+    first = np.minimum(first, _to_arrival(shown))
     to_tick = _to_tick(shown)
     lapse = np.minimum(first, to_tick)
-    active = np.isfinite(lapse) & shown.live.any(axis=1) & (shown.at < NEVER / 10)
+    active = np.isfinite(lapse) & (shown.live & shown.concerned).any(axis=1) & (shown.at < NEVER / 10)
     active &= shown.idle < MOST_IDLE_TICKS
     if not active.any():
         return None
@@ -169,10 +181,19 @@ def _move_on(shown: _Play) -> Flags | None:
     shown.ends[shown.rows[rows], shown.columns[jobs]] = shown.at[rows]
     shown.live = shown.live & ~ended
     shown.held = np.where(ended, -1, held)
-    if shown.wanted is not None:
-        over = shown.ends[shown.rows, shown.wanted] < NEVER
-        shown.live &= ~over[:, None]
+    comes = active[:, None] & shown.awaited & (shown.came_at <= (shown.at * (1 + 1e-12) + _AT_ONCE)[:, None])
+    shown.arrivals = comes.any(axis=1)
+    goes_on: Flags = np.asarray((shown.live & shown.concerned).any(axis=1))
+    shown.live = (shown.live | comes) & goes_on[:, None]
+    shown.awaited = shown.awaited & ~comes & goes_on[:, None]
     return is_tick
+
+
+def _to_arrival(shown: _Play) -> Floats:
+    """Seconds until the next newcomer, infinite where there is none."""
+    due = np.where(shown.awaited, shown.came_at, np.inf).min(axis=1, initial=np.inf)
+    found: Floats = np.maximum(due - shown.at, 0.0)
+    return found
 
 
 def _seconds_here(shown: _Play) -> Floats:
@@ -211,7 +232,7 @@ def _count_tick(shown: _Play, is_tick: Flags) -> None:
 def _divide(shown: _Play, is_tick: Flags, *, opening: bool = False) -> None:
     cast, stage, old = shown.cast, shown.stage, shown.held
     worlds = Worlds(
-        cast=cast, live=shown.live, at=shown.at, left=shown.left, held=old, waited=shown.waited,
+        cast=cast, live=shown.live, ages=_ages(shown), left=shown.left, held=old, waited=shown.waited,
         owed=owed_devices(cast, shown.live, stage.devices), devices=stage.devices, term=stage.term,
     )  # fmt: skip
     places = np.arange(cast.counts.shape[1])
@@ -233,6 +254,12 @@ def _divide(shown: _Play, is_tick: Flags, *, opening: bool = False) -> None:
     places_of = shown.rows[rows], shown.columns[jobs]
     shown.starts[places_of] = np.minimum(shown.starts[places_of], shown.at[rows])
     shown.held = new
+
+
+def _ages(shown: _Play) -> Floats:
+    """(R, J) seconds since each was registered."""
+    since = np.where(np.isfinite(shown.came_at), shown.at[:, None] - shown.came_at, 0.0)
+    return shown.cast.ages + np.maximum(since, 0.0)
 
 
 def _densities(worlds: Worlds, rule: PlayedRule) -> Floats:
@@ -298,7 +325,7 @@ def _fill(taken: Flags, valid: Flags, size: Integers, job: Integers, devices: in
 
 def _compact(shown: _Play) -> None:
     """Play on without the jobs that have ended everywhere, and the worlds that are over."""
-    kept: Flags = np.asarray(shown.live.any(axis=0))
+    kept: Flags = np.asarray((shown.live | shown.awaited).any(axis=0))
     if kept.any() and kept.sum() <= 0.8 * len(kept):
         shown.cast, shown.columns = shown.cast.only(kept), shown.columns[kept]
         for name in _BY_JOB:
@@ -307,4 +334,3 @@ def _compact(shown: _Play) -> None:
     if goes_on.any() and goes_on.sum() <= 0.8 * len(goes_on):
         for name in _BY_WORLD:
             setattr(shown, name, getattr(shown, name)[goes_on])
-        shown.wanted = None if shown.wanted is None else shown.wanted[goes_on]

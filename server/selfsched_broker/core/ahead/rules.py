@@ -16,14 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from selfsched_broker.core.ahead.cast import NEVER, Cast, Flags, Floats, Integers
+from selfsched_broker.core.market import FairnessOptions
+from selfsched_broker.core.policies.queues import LAS_THRESHOLD_DEVICE_SECONDS
+from selfsched_broker.core.policies.selfsched import DOUBT, LASTING, LATEST, MOST_LATE, SHORTEST, Weights
 
-# The constants of `policies.selfsched` and `policies.queues`, which import the views that tell what is
-# foreseen here; a test keeps them the same.
-CRITICAL, DOUBT, LASTING = 30.0, 1.28, 50.0
-LATE_FROM, LATE_POWER, LATEST = 1.3, 6, 100.0
-SHORTEST = 1e3
-LAS_THRESHOLD_DEVICE_SECONDS = 57_600.0
-MOVE_GAIN = 1.2
+MOVE_GAIN = FairnessOptions().move_gain
+_WEIGHTS = Weights()
 _ENTITLED = 1e6
 _MOST_PASSED = 20.0
 _LEAST = 1e-9
@@ -35,7 +33,7 @@ class Worlds:
 
     cast: Cast
     live: Flags  # (R, J)
-    at: Floats  # (R,) seconds from now
+    ages: Floats  # (R, J) seconds since each was registered
     left: Floats  # (R, J) of what is left now
     held: Integers  # (R, J) index of the count it has, -1 for none
     waited: Floats  # (R, J) terms that it has been passed over
@@ -88,32 +86,63 @@ def _selfsched(worlds: Worlds) -> Floats:
     smallest = cast.counts[:, 0]
     gain = cast.seconds[:, :1] / cast.seconds
     useful = np.where(gain < 1, gain, 1 + np.log(np.maximum(gain, 1.0)))
-    fair = np.maximum((cast.counts <= worlds.owed[:, :, None]).sum(axis=2) - 1, 0)
-    fair = np.minimum(fair, (cast.counts > 0).sum(axis=1) - 1)
-    on_fair = np.maximum(worlds.left * cast.seconds[np.arange(len(smallest)), fair], 1e-3)
-    usual = _medians(on_fair, live)
-    short = np.minimum(usual[:, None] / on_fair, SHORTEST) / smallest
-    age, owed = cast.ages + worlds.at[:, None], np.maximum(worlds.owed, 1e-6)
-    crowd = np.maximum(
-        (cast.ages / cast.shares + (worlds.at[:, None] + on_fair) / owed) / (age + on_fair), 1.0
-    )
-    whole = on_fair / np.maximum(worlds.left * (1 - cast.done), _LEAST)
-    late = np.minimum((age + on_fair) / (whole * crowd) / LATE_FROM, LATEST) ** LATE_POWER
-    best = np.where(live, worlds.left * cast.seconds.min(axis=1), 0.0)
-    work = np.where(live, worlds.left * (cast.seconds * np.maximum(cast.counts, 1)).min(axis=1), 0.0)
-    soonest = np.maximum(work.sum(axis=1) / max(worlds.devices, 1), best.max(axis=1))
-    likely_late = best * np.exp(np.minimum(DOUBT * cast.sigmas, 3.0))
-    critical = np.where(soonest[:, None] - likely_late <= worlds.term, CRITICAL, 0.0)
+    weight = worlds.owed * live.sum(axis=1)[:, None] / max(worlds.devices, 1)
+    on_fair = np.maximum(worlds.left * _seconds_on(cast, worlds.owed), 1e-3)
+    short = np.clip(_medians(on_fair, live)[:, None] / on_fair, 1 / SHORTEST, SHORTEST) / smallest
+    late = np.clip(_lateness(worlds, on_fair, weight) / _WEIGHTS.late_from, 0.0, LATEST)
+    urgency = short + np.minimum(late**_WEIGHTS.late_power, MOST_LATE)
     restart = cast.restarts[:, None]
     horizon = np.where(
         worlds.held[:, :, None] >= 0, np.minimum(remaining, worlds.term + LASTING * restart), worlds.term
     )
-    lasting = np.where(worlds.moves(), horizon / np.maximum(horizon + MOVE_GAIN * restart, _LEAST), 1.0)
-    weight = worlds.owed * live.sum(axis=1)[:, None] / max(worlds.devices, 1) * smallest
-    worth: Floats = weight[:, :, None] * (
-        (short + late)[:, :, None] * useful * lasting + critical[:, :, None] * np.minimum(gain, 1.0)
+    horizon = np.maximum(horizon, 1e-3)
+    lasting = np.where(worlds.moves(), horizon / (horizon + MOVE_GAIN * restart), 1.0)
+    worth: Floats = (weight * smallest)[:, :, None] * (
+        urgency[:, :, None] * useful * lasting + _critical(worlds)[:, :, None] * np.minimum(gain, 1.0)
     )
     return worth
+
+
+def _seconds_on(cast: Cast, devices: Floats) -> Floats:
+    """(R, J) median time of all that was left, on a number of devices that may be a fraction, not less
+    than its smallest count: between counts the rate is linear (`fairness.rate`)."""
+    jobs = np.arange(len(cast.counts))
+    last = (cast.counts > 0).sum(axis=1) - 1
+    below = ((cast.counts <= devices[:, :, None]) & (cast.counts > 0)).sum(axis=2) - 1
+    below = np.clip(below, 0, last)
+    above = np.minimum(below + 1, last)
+    apart = np.maximum(cast.counts[jobs, above] - cast.counts[jobs, below], 1)
+    along = np.clip((devices - cast.counts[jobs, below]) / apart, 0.0, 1.0)
+    rates = (1 - along) / cast.seconds[jobs, below] + along / cast.seconds[jobs, above]
+    found: Floats = 1 / rates
+    return found
+
+
+def _lateness(worlds: Worlds, on_fair: Floats, weight: Floats) -> Floats:
+    """(R, J) rho: the time a job will have taken over its fair time."""
+    cast, live = worlds.cast, worlds.live
+    smallest = cast.counts[:, 0]
+    age, owed = worlds.ages, np.maximum(worlds.owed, _LEAST)
+    crowd = (cast.ages / cast.shares + (age - cast.ages + on_fair) / owed) / (age + on_fair)
+    parts = np.where(live, weight, 0.0)
+    usual_gang = (parts * smallest).sum(axis=1) / np.maximum(parts.sum(axis=1), _LEAST)
+    by_devices = np.maximum(crowd * np.minimum(usual_gang[:, None], smallest), 1.0)
+    crowd = np.where(crowd < 1, by_devices, crowd)
+    whole = on_fair / np.maximum(worlds.left * (1 - cast.done), _LEAST)
+    late: Floats = (age + on_fair) / (whole * crowd)
+    return late
+
+
+def _critical(worlds: Worlds) -> Floats:
+    """(R, J) what speaks for jobs that decide when all is done."""
+    cast, live = worlds.cast, worlds.live
+    best = np.where(live, worlds.left * cast.seconds.min(axis=1), 0.0)
+    work = np.where(live, worlds.left * (cast.seconds * np.maximum(cast.counts, 1)).min(axis=1), 0.0)
+    soonest = np.maximum(work.sum(axis=1) / max(worlds.devices, 1), best.max(axis=1))[:, None]
+    likely_late = best * np.exp(np.minimum(DOUBT * cast.sigmas, 3.0))
+    near = soonest - likely_late <= np.minimum(worlds.term, _WEIGHTS.near * soonest)
+    found: Floats = np.where(near, _WEIGHTS.critical, 0.0)
+    return found
 
 
 def _medians(values: Floats, live: Flags) -> Floats:
@@ -126,7 +155,7 @@ def _medians(values: Floats, live: Flags) -> Floats:
 
 def _themis(worlds: Worlds) -> Floats:
     cast, remaining = worlds.cast, worlds.remaining
-    age = (cast.ages + worlds.at[:, None])[:, :, None]
+    age = worlds.ages[:, :, None]
     restart = cast.restarts[:, None]
     shared = age + np.where(worlds.moves(), MOVE_GAIN * restart, 0.0) + remaining
     nothing = age + worlds.term + restart + remaining[:, :, :1]

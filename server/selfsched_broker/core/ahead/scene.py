@@ -20,6 +20,8 @@ from statistics import median
 
 from selfsched.protocol import JobState, Resume
 from selfsched_broker.core.ahead.draws import Z90
+from selfsched_broker.core.ahead.newcomers import Record, record_of
+from selfsched_broker.core.ahead.player import Player, time_on
 from selfsched_broker.core.books import Books, Job
 from selfsched_broker.core.draft import Context, Draft
 from selfsched_broker.core.fairness import Row, is_measured, measured_rows
@@ -41,52 +43,6 @@ MOST_SIGMA = 4.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Player:
-    """One job as it is played. Seconds."""
-
-    job: str
-    number: int
-    account: str
-    weight: float
-    """Of its account."""
-    priority: float = 1.0
-    counts: tuple[int, ...]
-    """Device counts, ascending."""
-    seconds: tuple[float, ...]
-    """Median time to its end on each, from now."""
-    low: float = 1.0
-    """10 % quantile over the median."""
-    high: float = 1.0
-    """90 % quantile over the median."""
-    held: int = 0
-    """One of the counts, or 0."""
-    restart_seconds: float = 0.0
-    starting_seconds: float = 0.0
-    """Until its first step on what it holds."""
-    age_seconds: float = 0.0
-    fraction_done: float = 0.0
-    share: float = 0.0
-    """Over its life, in devices."""
-    movable: bool = True
-    """False: it goes on at its size."""
-    stoppable: bool = True
-    """False: keeps what it has to its end."""
-    passed_over: int = 0
-    """Ticks at which it wanted devices and got none."""
-    unrepaid_seconds: float = 0.0
-    """Until its last move is repaid, and it may be moved again."""
-    doubts: tuple[float, ...] = ()
-    """For each count, the standard deviation of the logarithm of what is not known of that count
-    alone. Empty: nothing."""
-    known: bool = True
-    """False: it has not measured itself; its times are a guess."""
-
-    @property
-    def sigma_log(self) -> float:
-        return math.log(max(self.high, 1.0)) / Z90
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Scene:
     """All of it."""
 
@@ -101,6 +57,8 @@ class Scene:
     repay_factor: float = _USUAL.repay_factor
     repay_min_seconds: float = _USUAL.repay_min_seconds
     """A move is repaid after so many restarts, and at least so long."""
+    record: Record = field(default_factory=Record)
+    """Who came of late, for those who may come."""
 
 
 def take_scene(books: Books, ctx: Context) -> Scene:
@@ -124,6 +82,7 @@ def take_scene(books: Books, ctx: Context) -> Scene:
         made_at=ctx.now,
         repay_factor=ctx.fairness.repay_factor,
         repay_min_seconds=ctx.fairness.repay_min_seconds,
+        record=record_of(books, ctx.now, {player.job: player for player in players}),
     )
 
 
@@ -285,18 +244,6 @@ def _guessed(books: Books, ctx: Context, job: Job, guess: float, done: float) ->
         seconds, sigma, on = (1 - done) / done * (ctx.now - pulse.running_since), PACE_SIGMA, held
     times = {n: max(seconds, 1.0) * (on / n) ** _GUESSED_SCALING for n in counts}
     return Times(times, dict.fromkeys(times, sigma))
-
-
-def time_on(times: Mapping[int, float], count: int) -> float:
-    """Time on a count; on one that was not bid for as on the nearest below, or in proportion."""
-    below = [n for n in times if n <= count]
-    return times[max(below)] if below else times[min(times)] * min(times) / count
-
-
-def doubt_on(player: Player, count: int) -> float:
-    """What is not known of a count by itself; of one that was not bid for, as of the nearest."""
-    nearest = min(range(len(player.counts)), key=lambda at: abs(player.counts[at] - count))
-    return player.doubts[nearest]
 
 
 def _thinned(counts: tuple[int, ...], held: int) -> tuple[int, ...]:
