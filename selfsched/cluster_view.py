@@ -10,15 +10,27 @@ from html import escape
 from selfsched.commands.connection import connect
 from selfsched.commands.words import forecast_words
 from selfsched.core.bidding import devices_words, duration_words
-from selfsched.protocol import ClusterView, DeviceState, DeviceView, JobView
+from selfsched.core.memory import gib_words
+from selfsched.protocol import ClusterView, DeviceProcess, DeviceState, DeviceView, JobView
 
 MOST_ROWS = 100
-_GIB = 2**30
+_IN_USE = (DeviceState.FREE, DeviceState.HELD, DeviceState.YIELDING)
+_MIG_NUMBERS = 100
+"""Its node numbers the instances of GPU n from 100 n on."""
+NO_DEVICES = (
+    "no machine has reported a device to the broker; one without a GPU is offered as CPU slots, so it is not "
+    "for want of one: the machine that trains does not report, or has just begun. `selfsched doctor` says "
+    "what it finds there"
+)
+NOT_TAKEN_OVER = (
+    "What was started without selfsched is left alone, and cannot be taken over: its owner ends it and "
+    "starts it again, with `selfsched run --fixed --time 2h -- COMMAND`."
+)
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Who holds how many devices, what is free, my jobs, and what is on my devices.
+    """Who holds how many devices, my jobs, what is on my devices, and what is left out of offers, and why.
 
     A notebook shows it as tables, a terminal as lines.
     """
@@ -31,6 +43,8 @@ class Shown:
     def summary(self) -> str:
         """The cluster in one line."""
         cluster = self.cluster
+        if not cluster.devices:
+            return f"{NO_DEVICES}; {cluster.waiting_jobs} waiting"
         free = sum(device.state is DeviceState.FREE for device in cluster.devices)
         return (
             f"{free} of {devices_words(len(cluster.devices))} free; {cluster.running_jobs} running, "
@@ -42,10 +56,24 @@ class Shown:
         held = Counter(device.account for device in self.cluster.devices if device.account is not None)
         return sorted(held.items(), key=lambda item: (-item[1], item[0]))
 
-    def on_mine(self) -> list[tuple[str, str]]:
-        """What is on each device of mine: memory in use, and every process with its owner."""
+    def on_mine(self) -> list[tuple[str, str, str]]:
+        """Each device of mine, the job that has it, and what is on it: memory, and every process."""
+        jobs = {device.id: job.name for job in self.jobs for device in job.devices}
         mine = [device for device in self.cluster.devices if device.account == self.account]
-        return [(device.id, _load_words(device)) for device in mine[:MOST_ROWS]]
+        return [(device_words(d), jobs.get(d.id, ""), load_words(d)) for d in mine[:MOST_ROWS]]
+
+    def left_out(self) -> list[tuple[str, str, str]]:
+        """Each device that is not offered: since when, why and who is on it, and what frees it."""
+        out = [d for d in self.cluster.devices if d.state not in _IN_USE or (not d.account and d.free_when)]
+        return [
+            (device_words(d), f"{_state_words(d)}; {_why(d)}".rstrip("; "), d.free_when)
+            for d in out[:MOST_ROWS]
+        ]
+
+    @property
+    def has_strangers(self) -> bool:
+        """Whether somebody is on a device without a lease."""
+        return any(device.strangers for device in self.cluster.devices)
 
     def job_rows(self) -> list[tuple[str, str, str, str, str]]:
         """Name, state, devices, part done and finish of each of my jobs."""
@@ -61,15 +89,24 @@ class Shown:
         lines = [self.summary]
         lines += [f"  {account}: {devices_words(count)}" for account, count in self.holders()]
         lines += [f"  {' | '.join(row)}" for row in self.job_rows()]
-        lines += [f"  {device}: {words}" for device, words in self.on_mine() if words]
-        return "\n".join(lines)
+        lines += [f"  {device}: {words}" for device, _, words in self.on_mine() if words]
+        lines += [
+            f"  {device}: {why}" + (f"; offered again when: {when}" if when else "")
+            for device, why, when in self.left_out()
+        ]
+        return "\n".join([*lines, NOT_TAKEN_OVER] if self.has_strangers else lines)
 
     def _repr_html_(self) -> str:
         parts = [f"<p>{escape(self.summary)}</p>"]
         parts.append(_table("Who holds how many", ("account", "devices"), self.holders()))
         jobs = ("job", "state", "devices", "done", "finished in")
         parts.append(_table("My jobs", jobs, self.job_rows()))
-        parts.append(_table("On my devices", ("device", "in use"), [row for row in self.on_mine() if row[1]]))
+        on_mine = [row for row in self.on_mine() if row[2]]
+        parts.append(_table("On my devices", ("device", "job", "in use"), on_mine))
+        out = ("device", "why", "offered again when")
+        parts.append(_table("Left out of offers", out, self.left_out()))
+        if self.has_strangers:
+            parts.append(f"<p>{escape(NOT_TAKEN_OVER)}</p>")
         return "".join(parts)
 
 
@@ -87,16 +124,52 @@ def show(broker: str | None = None) -> Shown:
         return Shown(client.account().account, client.cluster(), client.jobs())
 
 
-def _load_words(device: DeviceView) -> str:
+def device_words(device: DeviceView) -> str:
+    """A device by the number that nvidia-smi counts, its node, model and the beginning of its UUID."""
+    if device.kind == "cpu":
+        return device.id
+    short = "-".join(device.id.split("-")[:2])
+    name = f"GPU {device.index}"
+    if device.id.startswith("MIG-"):
+        name = f"GPU {device.index // _MIG_NUMBERS}, part {device.index % _MIG_NUMBERS} (MIG)"
+    return f"{name} on {device.node} ({device.model}, {short})"
+
+
+def load_words(device: DeviceView) -> str:
+    """What is on a device: its memory, how busy it is, and every process with its owner."""
     parts = []
     if device.memory_used_bytes is not None:
-        parts.append(f"{device.memory_used_bytes / _GIB:.1f} GiB of memory in use")
+        total = f" of {gib_words(device.memory_bytes)}" if device.memory_bytes is not None else ""
+        parts.append(f"{gib_words(device.memory_used_bytes)}{total} of memory in use")
     if device.utilisation is not None:
         parts.append(f"{device.utilisation:.0%} busy")
-    for process in device.processes:
-        used = "" if process.used_bytes is None else f", {process.used_bytes / _GIB:.1f} GiB"
-        parts.append(f"process {process.pid} of {process.account or 'somebody unknown'}{used}")
-    return "; ".join(parts)
+    taken = sum(p.used_bytes or 0 for p in device.processes if p.pid in device.strangers)
+    if device.account is not None and taken:
+        parts.append(f"{gib_words(taken)} of it is taken by who has no lease of it")
+    return "; ".join([*parts, *_processes(device)])
+
+
+def _state_words(device: DeviceView) -> str:
+    since = duration_words(device.since_seconds)
+    return str(device.state) if device.state is DeviceState.DRAINED else f"{device.state} for {since}"
+
+
+def _why(device: DeviceView) -> str:
+    """Who is on it, or else the broker's own words."""
+    if device.strangers:
+        return f"in use without a lease: {load_words(device)}"
+    return "; ".join(filter(None, [device.detail, *_processes(device)]))
+
+
+def _processes(device: DeviceView) -> list[str]:
+    return [_process_words(process, device) for process in device.processes]
+
+
+def _process_words(process: DeviceProcess, device: DeviceView) -> str:
+    command = f" ({process.command})" if process.command else ""
+    used = "" if process.used_bytes is None else f", {gib_words(process.used_bytes)}"
+    outside = ", without a lease" if device.account is not None and process.pid in device.strangers else ""
+    return f"process {process.pid}{command} of {process.account or 'somebody unknown'}{used}{outside}"
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

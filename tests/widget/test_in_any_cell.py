@@ -11,7 +11,7 @@ from broker.live_broker import LiveBroker, live_broker, register, until_leased
 
 import selfsched
 from selfsched.cluster_view import Shown
-from selfsched.protocol import DeviceProcess, DeviceView
+from selfsched.protocol import DeviceProcess, DeviceState, DeviceView
 
 pytestmark = pytest.mark.slow
 
@@ -54,13 +54,35 @@ def test_who_uses_my_devices_memory_is_said_and_is_text(broker: LiveBroker, sock
     now = selfsched.show()
     stranger = DeviceProcess(pid=7, started=1, session=7, account="eve", used_bytes=2**30)
     stranger = stranger.model_copy(update={"account": "<b>eve</b>"})
-    mine: DeviceView = now.cluster.devices[0].model_copy(
-        update={"account": now.account, "memory_used_bytes": 3 * 2**30, "processes": (stranger,)}
-    )
+    said = {"memory_used_bytes": 3 * 2**30, "processes": (stranger,), "strangers": (7,)}
+    mine: DeviceView = now.cluster.devices[0].model_copy(update={"account": now.account, **said})
     shown = Shown(now.account, now.cluster.model_copy(update={"devices": (mine,)}), ())
-    assert "3.0 GiB of memory in use; process 7 of <b>eve</b>, 1.0 GiB" in repr(shown)
+    assert "3.0 GiB of memory in use; 1.0 GiB of it is taken by who has no lease of it" in repr(shown)
+    assert "process 7 of <b>eve</b>, 1.0 GiB, without a lease" in repr(shown)
+    assert "cannot be taken over" in repr(shown)
     assert "&lt;b&gt;eve&lt;/b&gt;" in shown._repr_html_()
     assert "<b>" not in shown._repr_html_()
+
+
+def test_t22_where_no_device_was_reported_there_are_words(broker: LiveBroker, socket: str) -> None:
+    now = selfsched.show()
+    shown = Shown(now.account, now.cluster.model_copy(update={"devices": ()}), ())
+    assert "no machine has reported a device to the broker" in repr(shown)
+    assert "`selfsched doctor`" in shown._repr_html_()
+
+
+def test_u5_a_gpu_is_shown_by_nvidia_smi_s_number_and_a_part_of_one_by_both(
+    broker: LiveBroker, socket: str
+) -> None:
+    now = selfsched.show()
+    out = {"kind": "gpu", "model": "A100", "node": "box", "state": DeviceState.DRAINED, "free_when": "put back"}
+    gpu, part = (
+        now.cluster.devices[n].model_copy(update={**out, "id": name, "index": index})
+        for n, (name, index) in enumerate((("GPU-8f6c-1", 3), ("MIG-8f6c-2", 302)))
+    )
+    shown = repr(Shown("eve", now.cluster.model_copy(update={"devices": (gpu, part)}), ()))
+    assert "GPU 3 on box (A100, GPU-8f6c): drained; offered again when: put back" in shown
+    assert "GPU 3, part 2 (MIG) on box (A100, MIG-8f6c): drained" in shown
 
 
 def test_a_magic_prints_what_the_command_prints(socket: str, shell: Any, capfd: Any) -> None:
