@@ -75,9 +75,9 @@ def test_u5_a_gpu_is_shown_by_nvidia_smi_s_number_and_a_part_of_one_by_both(
     broker: LiveBroker, socket: str
 ) -> None:
     now = selfsched.show()
-    out = {"kind": "gpu", "model": "A100", "node": "box", "state": DeviceState.DRAINED, "free_when": "put back"}
+    out = {"kind": "gpu", "model": "A100", "node": "box", "state": DeviceState.DRAINED}
     gpu, part = (
-        now.cluster.devices[n].model_copy(update={**out, "id": name, "index": index})
+        now.cluster.devices[n].model_copy(update={**out, "id": name, "index": index, "free_when": "put back"})
         for n, (name, index) in enumerate((("GPU-8f6c-1", 3), ("MIG-8f6c-2", 302)))
     )
     shown = repr(Shown("eve", now.cluster.model_copy(update={"devices": (gpu, part)}), ()))
