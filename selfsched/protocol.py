@@ -537,6 +537,8 @@ class JobView(Message):
     forecast: Forecast | None = None
     starts: Forecast | None = None
     """Of a job that waits: when it is expected to have devices."""
+    ends: Forecast | None = None
+    """When it is expected to have ended, by the broker's look-ahead; `forecast` is the job's own."""
     term_seconds: Seconds | None = None
     bid: StandingBid | None = None
     history: tuple[DeviceSpan, ...] = ()
@@ -577,6 +579,8 @@ class ClusterView(Message):
     running_jobs: Count
     next_tick_seconds: Seconds
     incarnation: Count
+    newcomers_per_hour: Annotated[float, Field(ge=0)] = 0.0
+    """Jobs that the look-ahead expects to come, by those of late; 0: it plays none."""
 
 
 class AwardView(Message):
@@ -710,6 +714,8 @@ class WhatIfAnswer(Message):
     """Under contention: as things are, then for each of the counts asked about."""
     is_measured: bool = True
     """Whether the job has measured itself; else its times are a guess."""
+    newcomers_per_hour: Annotated[float, Field(ge=0)] = 0.0
+    """Jobs that `ahead` expects to come, by those of late; 0: it plays none."""
 
 
 # --- administration ----------------------------------------------------------------------

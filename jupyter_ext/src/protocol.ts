@@ -71,6 +71,7 @@ export interface ClusterView {
   readonly running_jobs: number;
   readonly next_tick_seconds: number;
   readonly incarnation: number;
+  readonly newcomers_per_hour: number;
 }
 
 /** `POST /v1/jobs/{id}/control`, by the job's owner or an administrator. */
@@ -180,6 +181,7 @@ export interface JobView {
   readonly rho: number | null;
   readonly forecast: Forecast | null;
   readonly starts: Forecast | null;
+  readonly ends: Forecast | null;
   readonly term_seconds: number | null;
   readonly bid: StandingBid | null;
   readonly history: readonly DeviceSpan[];
@@ -265,6 +267,7 @@ export interface WhatIfAnswer {
   readonly reason: string;
   readonly ahead: readonly WhatIfLine[];
   readonly is_measured: boolean;
+  readonly newcomers_per_hour: number;
 }
 
 /** One way it could be, played forward by the broker's policy. */

@@ -81,7 +81,7 @@ def _print_view(view: JobView) -> None:
     if view.outcome is None:
         if soon := expected_start(view):
             shown.print(plain(soon))
-        shown.print(plain(f"finished in {forecast_words(view.forecast)}"))
+        shown.print(plain(f"finished in {forecast_words(view.ends or view.forecast)}"))
     for reason in view.reasons:
         shown.print(plain(f"  because {reason}"))
 

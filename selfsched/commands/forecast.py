@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,12 +12,15 @@ from pydantic import ValidationError
 from selfsched.client import BrokerClient
 from selfsched.commands.connection import connect, find_job
 from selfsched.commands.printing import console, plain, print_json, print_table
-from selfsched.commands.words import forecast_words, score_words, start_words
+from selfsched.commands.words import assumption_words, forecast_words, score_words, start_words
 from selfsched.core.bidding import duration_words
 from selfsched.core.whole_run import (
     MOST_COUNTS,
     SPEED_EXPONENT,
+    Doubts,
     Times,
+    doubts_by_hours,
+    doubts_like,
     times_by_hours,
     times_like,
     times_words,
@@ -82,6 +85,8 @@ class _Told:
     is_measured: bool = True
     times: Times = ()
     """Of a job that does not exist yet."""
+    newcomers_per_hour: float = 0.0
+    """Others that are expected to come."""
 
 
 def show_forecasts(broker: str | None, request: ForecastRequest, *, as_json: bool) -> None:
@@ -93,15 +98,21 @@ def show_forecasts(broker: str | None, request: ForecastRequest, *, as_json: boo
     request.check()
     with connect(broker) as client:
         told = [_of_new_job(client, request)] if request.is_of_a_new_job else _of_jobs(client, request)
+        if told and not any(one.reason for one in told):  # what stands in the views was not asked for
+            per_hour = client.cluster().newcomers_per_hour
+            told = [replace(one, newcomers_per_hour=per_hour) for one in told]
         scores = client.account().forecast_scores
     now = datetime.now().astimezone()
     if as_json:
-        print_json({"forecasts": [_json(one, now) for one in told], "scores": scores_json(scores)})
+        found = [_json(one, now) for one in told]
+        print_json({"forecasts": found, "assumption": _assumption(told), "scores": scores_json(scores)})
         return
     if not told:
         console().print("You have no running or waiting jobs.")
     for one in told:
         _print(one, request, now)
+    if said := _assumption(told):
+        console().print(f"{said}.")
     console().print(f"{score_words(scores)}.")
 
 
@@ -144,7 +155,9 @@ def _of_jobs(client: BrokerClient, request: ForecastRequest) -> list[_Told]:
 
 def _as_things_are(job: JobView) -> _Told:
     starts = job.starts if job.state is JobState.WAITING else None
-    return _Told(name=job.name, job=job, lines=(WhatIfLine(starts=starts, ends=job.forecast),), by_bid={})
+    return _Told(
+        name=job.name, job=job, lines=(WhatIfLine(starts=starts, ends=job.ends or job.forecast),), by_bid={}
+    )
 
 
 def _what_if(client: BrokerClient, job: JobView, request: ForecastRequest, without: tuple[str, ...]) -> _Told:
@@ -156,30 +169,37 @@ def _what_if(client: BrokerClient, job: JobView, request: ForecastRequest, witho
     )
     return _Told(
         name=job.name, job=job, lines=lines, by_bid=dict(answer.forecasts), reason=answer.reason,
-        is_measured=answer.is_measured,
+        is_measured=answer.is_measured, newcomers_per_hour=answer.newcomers_per_hour,
     )  # fmt: skip
 
 
 def _of_new_job(client: BrokerClient, request: ForecastRequest) -> _Told:
-    if request.like is not None:
-        job = find_job(client, request.like)
-        times, name = times_like(job), f"A job like {job.name}, started now"
-    else:
-        on, most = request.on or 1, request.most
-        if most is None:
-            most = max(on, min(USUAL_MOST, len(client.cluster().devices)))
-        times = times_by_hours(request.hours or 0.0, on, most, request.devices)
-        name = f"A job of {duration_words((request.hours or 0.0) * 3600)} on {on}, started now"
+    name, times, doubts = _new_job(client, request)
     possible = dict(times)
     odd = [n for n in request.devices if n not in possible]
     if odd:
         known = ", ".join(map(str, possible))
         raise Refused(f"--devices {odd[0]}: such a job may have these device counts only: {known}")
     without = _jobs_without(client, request.without)
-    answer = _ask(client, seconds=times, devices=_counts(request), without=without)
+    answer = _ask(client, seconds=times, doubts_log=doubts, devices=_counts(request), without=without)
     return _Told(
-        name=name, lines=answer.ahead, by_bid=dict(answer.forecasts), reason=answer.reason, times=times
-    )
+        name=name, lines=answer.ahead, by_bid=dict(answer.forecasts), reason=answer.reason, times=times,
+        newcomers_per_hour=answer.newcomers_per_hour,
+    )  # fmt: skip
+
+
+def _new_job(client: BrokerClient, request: ForecastRequest) -> tuple[str, Times, Doubts]:
+    """(what it is called, its times, how far they may be off) of a job that does not exist yet."""
+    if request.like is not None:
+        job = find_job(client, request.like)
+        times = times_like(job)
+        return f"A job like {job.name}, started now", times, doubts_like(job, times)
+    hours, on, most = request.hours or 0.0, request.on or 1, request.most
+    if most is None:
+        most = max(on, min(USUAL_MOST, len(client.cluster().devices)))
+    times = times_by_hours(hours, on, most, request.devices)
+    name = f"A job of {duration_words(hours * 3600)} on {on}, started now"
+    return name, times, doubts_by_hours(times, on)
 
 
 def _counts(request: ForecastRequest) -> tuple[int, ...]:
@@ -243,7 +263,16 @@ def _line(told: _Told, line: WhatIfLine) -> list[str]:
         starts = "not known yet"
     else:
         starts = start_words(line.starts)
-    return [what, starts, forecast_words(line.ends)]
+    never = line.starts is None and (told.job is None or line.devices is not None)
+    return [what, starts, "" if never else forecast_words(line.ends)]
+
+
+def _assumption(told: Sequence[_Told]) -> str:
+    """What the ranges of all lines assume."""
+    lines = [line for one in told for line in one.lines]
+    by_bid = [forecast for one in told for forecast in one.by_bid.values()]
+    forecasts = [*(line.starts for line in lines), *(line.ends for line in lines), *by_bid]
+    return assumption_words(forecasts, max((one.newcomers_per_hour for one in told), default=0.0))
 
 
 def clock_words(forecast: Forecast | None, now: datetime) -> str:

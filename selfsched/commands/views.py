@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from selfsched.commands.connection import connect
 from selfsched.commands.forecast import scores_json
 from selfsched.commands.printing import console, plain, print_json, print_table
-from selfsched.commands.words import expected_start, forecast_words, score_words
+from selfsched.commands.words import assumption_words, expected_start, forecast_words, score_words
 from selfsched.core.bidding import duration_words
-from selfsched.protocol import ClusterView, JobState, JobView
+from selfsched.protocol import ClusterView, Forecast, JobState, JobView
 
 
 def show_status(broker: str | None, *, as_json: bool) -> None:
@@ -43,8 +43,17 @@ def show_status(broker: str | None, *, as_json: bool) -> None:
         f"{cluster.running_jobs} running, {cluster.waiting_jobs} waiting; "
         f"devices are auctioned in {duration_words(cluster.next_tick_seconds)} (policy {cluster.policy})."
     )
+    if said := assumption_words(_shown(jobs), cluster.newcomers_per_hour):
+        console().print(f"{said}.")
     if scores is not None:
         console().print(f"{score_words(scores)}.")
+
+
+def _shown(jobs: Sequence[JobView]) -> Iterator[Forecast | None]:
+    for job in jobs:
+        if job.state is not JobState.ENDED:
+            yield job.ends or job.forecast
+            yield job.starts
 
 
 def _order(job: JobView) -> tuple[bool, float]:
@@ -59,7 +68,7 @@ def _job_row(job: JobView) -> Sequence[object]:
         job.outcome if ended and job.outcome else job.state,
         _devices_words(job),
         f"{job.fraction_done:.0%}",
-        "" if ended else forecast_words(job.forecast),
+        "" if ended else forecast_words(job.ends or job.forecast),
         "" if job.rho is None else f"{job.rho:.2f}",
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from selfsched.core.bidding import duration_words
 from selfsched.protocol import Forecast, ForecastScores, JobState, JobView
 
@@ -28,6 +30,18 @@ def expected_start(job: JobView) -> str:
     if job.state is not JobState.WAITING or job.starts is None:
         return ""
     return f"expected to start {start_words(job.starts)}"
+
+
+def assumption_words(forecasts: Iterable[Forecast | None], newcomers_per_hour: float) -> str:
+    """What shown ranges are and assume: `Ranges: 10 to 90 %, if nobody new comes`; empty without any."""
+    made = {forecast.assumption for forecast in forecasts if forecast is not None}
+    conditions = []
+    if "look_ahead" in made:
+        comes = f"new jobs come as of late ({newcomers_per_hour:.2g} an hour)"
+        conditions.append(comes if newcomers_per_hour else "nobody new comes")
+    if "as_now" in made:
+        conditions.append("jobs keep the devices that they have")
+    return f"Ranges: 10 to 90 %, if {' and '.join(conditions)}" if conditions else ""
 
 
 def score_words(scores: ForecastScores | None) -> str:

@@ -2,27 +2,38 @@
 
 Who asks "when would it be done, if I started it now" knows at most how long such a run takes on some
 devices, or a job that was like it. From the first, times on other counts follow by a power of the devices:
-speed goes with devices^0.85, between a run that does not scale (0) and one that scales perfectly (1). From
-the second, its own standing bid says what is left on each count: over the part that is left, it is the
-whole run.
+speed goes with devices^0.85, between a run that does not scale (0) and one that scales perfectly (1); how
+far that may be off grows with the logarithm of the devices. From the second, its own standing bid says
+what is left on each count: over the part that is left, it is the whole run. Of one that has ended little or
+nothing is left: then the time that it held devices is its run, and the bid tells by how much each count is
+faster than another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from selfsched.core.bidding import duration_words
 from selfsched.errors import Refused
-from selfsched.protocol import MAX_SECONDS, JobView
+from selfsched.protocol import MAX_SECONDS, JobState, JobView
 
 SPEED_EXPONENT = 0.85
+EXPONENT_SIGMA = 0.15
+"""Standard deviation of the exponent from one program to the next."""
 MOST_COUNTS = 8
 """Device counts of one question (`protocol.WhatIf`)."""
 LEAST_LEFT = 0.02
 """With less of a run left, what is left says nothing of the whole."""
+MOST_DOUBT = 4.0
+LEAST_DONE = 0.05
+"""Of a run that ended with less of it done, what was done says nothing of the whole."""
 
 Times = tuple[tuple[int, float], ...]
 """Seconds of a whole run on each device count, ascending."""
+Doubts = tuple[tuple[int, float], ...]
+"""For each device count, the standard deviation of the logarithm of what is not known of it alone."""
 
 
 def times_by_hours(hours: float, on: int, most: int, asked: Sequence[int] = ()) -> Times:
@@ -53,29 +64,101 @@ def _spread(most: int) -> Sequence[int]:
     return [round(1 + at * (most - 1) / (MOST_COUNTS - 2)) for at in range(MOST_COUNTS - 1)]
 
 
+def doubts_by_hours(times: Times, on: int) -> Doubts:
+    """How far each time of `times_by_hours` may be off because nobody knows how the run scales.
+
+    Args:
+        times: of each device count.
+        on: devices for which the hours were said; there nothing is in doubt.
+    """
+    return tuple((n, EXPONENT_SIGMA * abs(math.log(n / on))) for n, _ in times)
+
+
 def times_like(job: JobView) -> Times:
-    """Of a run like this one, from its bid: what is left on each count over the part that is left.
+    """Of a run like this one: from what its bid says is left, or from what it held where it has ended.
 
     Raises:
-        Refused: it has bid for nothing that it measured, or is as good as done.
+        Refused: nothing tells how long its run takes.
     """
     left = 1.0 - job.fraction_done
-    if left < LEAST_LEFT:
+    if left < LEAST_LEFT and job.state is not JobState.ENDED:
         raise Refused(
             f"{job.name} is {job.fraction_done:.0%} done: what is left of it does not say how long its whole "
-            "run takes; say it with --hours"
+            "run takes; ask again when it has ended, or say it with --hours"
         )
+    remaining = _remaining_seconds(job)
+    if left >= LEAST_LEFT and remaining:
+        return _some({n: seconds / left for n, seconds in remaining.items()})
+    if job.state is not JobState.ENDED:
+        raise Refused(f"{job.name} has not measured itself: how long its run takes is not known; use --hours")
+    held = _held_seconds(job)
+    if not held:
+        raise Refused(f"{job.name} never had a device: how long its run takes is not known; use --hours")
+    if job.fraction_done < LEAST_DONE:
+        raise Refused(f"{job.name} did not get far enough to say how long its run takes; use --hours")
+    return _some(_whole_seconds(held, remaining, job.fraction_done))
+
+
+def doubts_like(job: JobView, times: Times) -> Doubts:
+    """How far each time of `times_like` may be off besides what is not known of all: by its bid."""
+    sigmas = {row.placement.devices: row.sigma_log for row in (job.bid.rows if job.bid else ())}
+    least = min(sigmas.values(), default=0.0)
+    alone = ((n, math.sqrt(sigmas.get(n, least) ** 2 - least**2)) for n, _ in times)
+    return tuple((n, min(sigma, MOST_DOUBT)) for n, sigma in alone)
+
+
+def _remaining_seconds(job: JobView) -> dict[int, float]:
+    """What the job said is left on each count, on the best of its placements."""
     best: dict[int, float] = {}
     for row in job.bid.rows if job.bid else ():
         if row.remaining_seconds is not None:
             n = row.placement.devices
-            best[n] = min(best.get(n, MAX_SECONDS), row.remaining_seconds / left)
-    if not best:
-        raise Refused(f"{job.name} has not measured itself: how long its run takes is not known; use --hours")
-    counts = sorted(best)
+            best[n] = min(best.get(n, MAX_SECONDS), row.remaining_seconds)
+    return best
+
+
+def _held_seconds(job: JobView) -> dict[int, float]:
+    """How long it had how many devices, without the start of each stretch."""
+    restart = max((row.restart_seconds for row in (job.bid.rows if job.bid else ())), default=0.0)
+    held: dict[int, float] = defaultdict(float)
+    for span in job.history:
+        if span.to_seconds is not None:
+            seconds = span.to_seconds - span.from_seconds
+            # A start is never taken for more than half of a stretch: the job did run there.
+            held[len(span.devices)] += max(seconds - restart, seconds / 2)
+    return {n: seconds for n, seconds in held.items() if seconds > 0}
+
+
+def _whole_seconds(
+    held: Mapping[int, float], remaining: Mapping[int, float], fraction_done: float
+) -> dict[int, float]:
+    """Of the whole run on each count that it bid for, or else had.
+
+    Args:
+        held: seconds that it ran on each count.
+        remaining: what it last said is left on each; only their ratios matter.
+        fraction_done: in all that time.
+    """
+    speeds = {n: 1 / seconds for n, seconds in remaining.items() if seconds > 0}
+    if not speeds:
+        speeds = {n: n**SPEED_EXPONENT for n in held}
+    work = sum(seconds * _speed_on(speeds, n) for n, seconds in held.items()) / fraction_done
+    return {n: work / speed for n, speed in speeds.items()}
+
+
+def _speed_on(speeds: Mapping[int, float], devices: int) -> float:
+    """As on the nearest count, and from there with the devices."""
+    nearest = min(speeds, key=lambda n: abs(n - devices))
+    wider: float = (devices / nearest) ** SPEED_EXPONENT
+    return speeds[nearest] * wider
+
+
+def _some(seconds: Mapping[int, float]) -> Times:
+    """No more than can be asked in one question."""
+    counts = sorted(seconds)
     if len(counts) > MOST_COUNTS:
         counts = [counts[round(at * (len(counts) - 1) / (MOST_COUNTS - 1))] for at in range(MOST_COUNTS)]
-    return tuple((n, best[n]) for n in counts)
+    return tuple((n, min(seconds[n], MAX_SECONDS)) for n in counts)
 
 
 def times_words(times: Times) -> str:

@@ -70,8 +70,9 @@ class Question:
             for count in counts
         )
         return WhatIfAnswer(
-            forecasts=self.as_now, reason=self.reason, ahead=lines, is_measured=self.asker.known
-        )
+            forecasts=self.as_now, reason=self.reason, ahead=lines, is_measured=self.asker.known,
+            newcomers_per_hour=self.scene.record.per_hour,
+        )  # fmt: skip
 
 
 def put(books: Books, ctx: Context, caller: Caller, asked: WhatIf) -> Question:

@@ -9,11 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.canned_broker import AT_ONCE, LATER, SOON, a_job, answers, canned_broker, finished_job
+from cli.canned_broker import (
+    AT_ONCE,
+    LATER,
+    SOON,
+    a_cluster,
+    a_job,
+    answers,
+    canned_broker,
+    finished_job,
+)
 from cli.commands import selfsched
 
 from selfsched.commands.forecast import ForecastRequest, clock_words, show_forecasts
-from selfsched.commands.words import expected_start, start_words
+from selfsched.commands.views import show_status
+from selfsched.commands.words import assumption_words, expected_start, start_words
 from selfsched.core.whole_run import SPEED_EXPONENT
 from selfsched.errors import Refused
 from selfsched.protocol import BidRow, JobState, Placement, StandingBid, WhatIfAnswer
@@ -105,6 +115,30 @@ def test_a_job_like_another_is_asked_with_its_whole_run(
     assert told["ahead"][2]["finished_at"] is None
 
 
+def test_what_ranges_assume_is_said_in_one_line(broker: str, capsys: pytest.CaptureFixture[str]) -> None:
+    show_forecasts(broker, ForecastRequest(), as_json=False)
+    assert "Ranges: 10 to 90 %, if nobody new comes." in capsys.readouterr().out
+    own = SOON.model_copy(update={"assumption": "as_now"})
+    busy = a_cluster().model_copy(update={"newcomers_per_hour": 3.25}).model_dump(mode="json")
+    job = a_job(forecast=own, ends=LATER)
+    with canned_broker(
+        {**answers(job, a_job(job="job-9", forecast=own)), "GET /v1/cluster": busy}
+    ) as address:
+        show_forecasts(address, ForecastRequest(), as_json=False)
+        show_status(address, as_json=False)
+    words = "Ranges: 10 to 90 %, if new jobs come as of late (3.2 an hour) and jobs keep the devices that they have."
+    out = capsys.readouterr().out
+    assert out.count(words) == 2
+    assert "6 min 00 s (2 min 00 s to 20 min 00 s)" in out, "what the broker foresees comes first"
+    assert assumption_words([None], 1.0) == ""
+
+
+def test_what_can_never_be_has_no_end(broker: str, capsys: pytest.CaptureFixture[str]) -> None:
+    show_forecasts(broker, ForecastRequest(hours=2.0, devices=(1, 2)), as_json=False)
+    rows = {row[0]: row for row in table(capsys.readouterr().out)}
+    assert rows["2"] == ["2", "not with these devices"]
+
+
 def test_a_guess_is_called_one(capsys: pytest.CaptureFixture[str]) -> None:
     guess = WhatIfAnswer(forecasts=(), is_measured=False).model_dump(mode="json")
     with canned_broker({**answers(a_job()), "POST /v1/forecast": guess}) as address:
@@ -123,7 +157,7 @@ def test_a_guess_is_called_one(capsys: pytest.CaptureFixture[str]) -> None:
         (ForecastRequest(devices=tuple(range(1, 18))), "at most 8"),
         (ForecastRequest(hours=1.0, on=4, most=2), "--most 2"),
         (ForecastRequest(hours=1.0, devices=(5,)), "--devices 5"),
-        (ForecastRequest(like="old"), "100% done"),
+        (ForecastRequest(like="old"), "never had a device"),
         (ForecastRequest(job="old", devices=(1,)), "has ended"),
         (ForecastRequest(job="digits", without=("no such\nname",)), "--without"),
         (ForecastRequest(job="digits", without=("digits",)), "it is the job that is asked about"),

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from selfsched.core.whole_run import MOST_COUNTS, times_by_hours, times_like, times_words
+from selfsched.core.whole_run import (
+    MOST_COUNTS,
+    doubts_by_hours,
+    doubts_like,
+    times_by_hours,
+    times_like,
+    times_words,
+)
 from selfsched.errors import Refused
-from selfsched.protocol import BidRow, JobState, JobView, Placement, Resume, StandingBid
+from selfsched.protocol import BidRow, DeviceSpan, JobState, JobView, Outcome, Placement, Resume, StandingBid
 
 
 def test_hours_hold_on_the_devices_that_they_are_said_for() -> None:
@@ -39,6 +46,28 @@ def a_job(fraction_done: float, rows: dict[Placement, float | None]) -> JobView:
     )  # fmt: skip
 
 
+def one_that_ended(
+    remaining: dict[int, float], *spans: tuple[int, float], done: float = 1.0, restart: float = 0.0
+) -> JobView:
+    """It had so many devices for so many seconds, one after the other."""
+    history, at = [], 10.0
+    for count, seconds in spans:
+        devices = tuple(f"d{n}" for n in range(count))
+        history.append(DeviceSpan(devices=devices, from_seconds=at, to_seconds=at + seconds))
+        at += seconds
+    rows = tuple(
+        BidRow(placement=Placement(devices=n), remaining_seconds=s, restart_seconds=restart)
+        for n, s in remaining.items()
+    )
+    outcome = Outcome.FINISHED if done == 1.0 else Outcome.FAILED
+    return a_job(done, {Placement(devices=1): None}).model_copy(
+        update={
+            "state": JobState.ENDED, "outcome": outcome, "history": tuple(history),
+            "bid": StandingBid(rows=rows) if rows else None,
+        }
+    )  # fmt: skip
+
+
 def test_a_run_like_another_is_what_is_left_over_the_part_that_is_left() -> None:
     rows: dict[Placement, float | None] = {
         Placement(devices=1): 300.0,
@@ -60,11 +89,47 @@ def test_of_many_counts_some_are_asked() -> None:
     [
         (a_job(0.99, {Placement(devices=1): 3.0}), "99% done"),
         (a_job(0.5, {Placement(devices=1): None}), "has not measured itself"),
+        (one_that_ended({1: 1.0}), "never had a device"),
+        (one_that_ended({}, (1, 5.0), done=0.01), "did not get far enough"),
     ],
 )
 def test_a_job_that_says_nothing_of_a_whole_run_is_refused(job: JobView, words: str) -> None:
     with pytest.raises(Refused, match=words):
         times_like(job)
+
+
+def test_a_run_like_one_that_finished_is_what_it_held() -> None:
+    """100 s on one device and 50 s on two, twice as fast there: 200 s of work on one."""
+    job = one_that_ended({1: 0.4, 2: 0.2}, (1, 100.0), (2, 50.0))
+    assert times_like(job) == ((1, pytest.approx(200.0)), (2, pytest.approx(100.0)))
+    started = one_that_ended({1: 0.4, 2: 0.2}, (1, 110.0), (2, 60.0), restart=10.0)
+    assert times_like(started) == times_like(job), "each stretch began with a start"
+
+
+def test_one_whose_last_bid_tells_nothing_is_known_on_what_it_held() -> None:
+    assert times_like(one_that_ended({1: 0.0, 2: 0.0}, (2, 60.0))) == ((2, pytest.approx(60.0)),)
+    assert times_like(one_that_ended({}, (2, 60.0))) == ((2, pytest.approx(60.0)),)
+
+
+def test_one_that_failed_on_the_way_is_known_by_its_bid_or_by_what_it_had_done() -> None:
+    assert times_like(one_that_ended({1: 30.0}, (1, 70.0), done=0.7)) == ((1, pytest.approx(100.0)),)
+    assert times_like(one_that_ended({}, (1, 70.0), done=0.7)) == ((1, pytest.approx(100.0)),)
+
+
+def test_how_it_scales_is_in_doubt_the_more_the_further_from_what_was_said() -> None:
+    doubts = dict(doubts_by_hours(times_by_hours(1.0, 2, 8), 2))
+    assert doubts[2] == 0
+    assert 0 < doubts[3] < doubts[4] < doubts[8]
+    assert doubts[1] == pytest.approx(doubts[4])
+
+
+def test_a_run_like_another_is_in_doubt_where_its_bid_is() -> None:
+    rows = tuple(
+        BidRow(placement=Placement(devices=n), remaining_seconds=100.0 / n, sigma_log=sigma)
+        for n, sigma in ((1, 0.3), (2, 0.5))
+    )
+    job = a_job(0.5, {Placement(devices=1): None}).model_copy(update={"bid": StandingBid(rows=rows)})
+    assert doubts_like(job, times_like(job)) == ((1, 0.0), (2, pytest.approx(0.4)))
 
 
 def test_times_in_words() -> None:

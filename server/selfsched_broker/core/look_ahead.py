@@ -78,12 +78,15 @@ class Outlook:
     jobs: Mapping[str, Foreseen]
     held: Mapping[str, int]
     """Devices that each had then."""
+    newcomers_per_hour: float = 0.0
+    """Who else is expected to come; 0: nobody is."""
 
     @classmethod
     def of_scene(cls, scene: Scene) -> Outlook:
         """Play a scene."""
         held = {player.job: player.held for player in scene.players}
-        return cls(made_at=scene.made_at, jobs=foresee(scene), held=held)
+        per_hour = scene.record.per_hour
+        return cls(made_at=scene.made_at, jobs=foresee(scene), held=held, newcomers_per_hour=per_hour)
 
     def of(self, job_id: str, now: float, held: int) -> Foreseen | None:
         """Of one job, seen from now.

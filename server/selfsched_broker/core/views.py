@@ -72,6 +72,13 @@ def _under_contention(books: Books, ctx: Context, job_id: str) -> Forecast | Non
     return found.finish
 
 
+def _ends(books: Books, ctx: Context, job: Job) -> Forecast | None:
+    """When a job that has measured itself is expected to have ended, whether it holds devices or waits."""
+    held = len(books.devices_of(job.id))
+    found = ctx.outlook.of(job.id, ctx.now, held) if ctx.outlook is not None and job.live else None
+    return found.finish if found is not None and found.known else None
+
+
 def _starts(books: Books, ctx: Context, job: Job) -> Forecast | None:
     """When a job that waits is expected to have devices."""
     if job.state is not JobState.WAITING or ctx.outlook is None or books.devices_of(job.id):
@@ -145,6 +152,7 @@ def job_view(books: Books, ctx: Context, job_id: str) -> JobView:
         rho=job.rho,
         forecast=pulse.forecast if pulse else None,
         starts=_starts(books, ctx, job),
+        ends=_ends(books, ctx, job),
         term_seconds=max(0.0, min(terms) - ctx.now) if terms else None,
         bid=job.bid,
         history=history(books, job, ctx.now),
@@ -201,6 +209,7 @@ def cluster_view(books: Books, ctx: Context) -> ClusterView:
         running_jobs=sum(job.state in running for job in jobs),
         next_tick_seconds=max(0.0, books.agenda.next_tick_at - ctx.now),
         incarnation=books.broker.incarnation,
+        newcomers_per_hour=ctx.outlook.newcomers_per_hour if ctx.outlook is not None else 0.0,
     )
 
 

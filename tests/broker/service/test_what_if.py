@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from broker.driver import Driver, bid
 
-from selfsched.protocol import ControlJob, Forecast, ProblemCode, WhatIf, WhatIfAnswer
+from selfsched.protocol import ControlJob, Forecast, ProblemCode, WhatIf, WhatIfAnswer, WhatIfLine
 from selfsched_broker.core import arbiter
 from selfsched_broker.core.leases import LeaseOptions, Refusal
 from selfsched_broker.core.policies import policy_named
@@ -83,6 +83,38 @@ def test_a_job_that_was_not_begun(driver: Driver) -> None:
     assert answer.is_measured
 
 
+def width(line: WhatIfLine) -> float:
+    assert line.ends is not None
+    return line.ends.p90_seconds / line.ends.p10_seconds
+
+
+def test_what_is_in_doubt_of_a_count_is_in_its_interval(driver: Driver) -> None:
+    times = ((1, 1000.0), (2, 600.0))
+    gone = {"seconds": times, "devices": (1, 2), "without": ("ann", "bob")}
+    _, sure_one, sure_two = ask(driver, **gone).ahead
+    _, one, two = ask(driver, doubts_log=((2, 0.5),), **gone).ahead
+    assert width(one) == pytest.approx(width(sure_one))
+    assert width(two) > 2 * width(sure_two)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (((1, 10.0), (2, 5.0)), "takes what you said"),
+        (((1, 10.0), (4, 5.0)), "the cluster has 2 devices in order, so that it could run on 1, not on 4"),
+        (((4, 5.0),), "the cluster has 2 devices in order, so that it would not start before there are 4"),
+    ],
+)
+def test_what_is_too_wide_for_the_cluster_is_said(
+    driver: Driver, seconds: tuple[tuple[int, float], ...], words: str
+) -> None:
+    answer = ask(driver, seconds=seconds, devices=tuple(n for n, _ in seconds))
+    assert answer.reason.endswith(words)
+    for line in answer.ahead:
+        fits = min(n for n, _ in seconds) <= 2 if line.devices is None else line.devices <= 2
+        assert (line.starts is not None, line.ends is not None) == (fits, fits)
+
+
 def test_the_same_question_has_the_same_answer(driver: Driver) -> None:
     assert ask(driver, devices=(1, 2)) == ask(driver, devices=(1, 2))
 
@@ -95,6 +127,7 @@ def test_the_same_question_has_the_same_answer(driver: Driver) -> None:
         (ANN, {"without": ("nobody",)}, ProblemCode.NOT_FOUND),
         (ANN, {"seconds": ((1, 10.0),), "devices": (2,)}, ProblemCode.INVALID),
         (ANN, {"seconds": ((1, 10.0), (1, 20.0))}, ProblemCode.INVALID),
+        (ANN, {"seconds": ((1, 10.0),), "doubts_log": ((2, 0.1),)}, ProblemCode.INVALID),
     ],
 )
 def test_what_cannot_be_answered_is_refused(
