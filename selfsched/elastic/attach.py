@@ -180,9 +180,12 @@ class AttachedRun:
         status = self._process.wait()
         how = f"signal {-status}" if status < 0 else f"exit code {status}"
         log = self._directory.path / "supervisor.log"
+        again = "Start the same run again to go on"
+        if self._job.detached and self._job.program == "payload":
+            again = f"selfsched.attach({self._job.run_directory.name!r}, resume=True) goes on"
         message = (
-            f"the run's supervisor died ({how}); its ranks ended with it. Start the same run again to go on "
-            f"from its newest checkpoint; {log} may say more"
+            f"the run's supervisor died ({how}); its ranks ended with it. {again} from its newest "
+            f"checkpoint; {log} may say more"
         )
         return RunOutcome("failed", EXIT_FAILED, message)
 

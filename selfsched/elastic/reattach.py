@@ -205,7 +205,13 @@ def _brought_back(run: FoundRun, payload: Payload | None, model: Any, outcome: s
     given = model if payload is None or model is not None else payload.module
     datamodule = payload.datamodule if payload is not None else None
     arguments = payload.trainer_arguments if payload is not None else _BARE_ARGUMENTS
-    trainer = trainer_of_run(run.job, arguments, model=given, datamodule=datamodule, finished=finished)
+    try:
+        trainer = trainer_of_run(run.job, arguments, model=given, datamodule=datamodule, finished=finished)
+    except FileNotFoundError as gone:
+        raise CheckpointUnusable(
+            f"a checkpoint of the run {run.name} was replaced while it was read ({gone.filename}): "
+            "attach again"
+        ) from gone
     if outcome in _LEFT:
         print(
             f"selfsched: it {_LEFT[outcome]} at step {trainer.global_step}; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from selfsched.core.events import CheckpointSaved
 from selfsched.elastic import channel
 from selfsched.elastic.following import SHOWN_OUTPUT_BYTES, FollowedRun
 from selfsched.elastic.run_directory import RunOutcome
+from selfsched.errors import Detached
 
 
 class Seen:
@@ -141,6 +143,24 @@ def test_a_run_that_was_killed_says_how_it_goes_on(
     assert "its supervisor was killed, or the machine went down" in outcome.message
     assert words in outcome.message
     assert view.of(channel.RunEnded)[0].message == outcome.message
+
+
+def test_ctrl_c_leaves_the_run_and_the_second_one_does_no_more(tmp_path: Path) -> None:
+    run = MadeUpRun(tmp_path)
+    run.trains(at=1.0, step=30)
+    before = signal.getsignal(signal.SIGINT)
+
+    def press_twice() -> None:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+
+    view = Seen(press_twice)
+    with pytest.raises(Detached, match=r"night goes on .* selfsched.attach\('night'\) follows it"):
+        FollowedRun(run.job).follow(view)
+    assert view.closed
+    assert signal.getsignal(signal.SIGINT) is before
+    assert run.directory.read_outcome() is None
+    run.end()
 
 
 def test_several_may_look_at_once(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import torch
 from supervisor.runs import is_alive, wait_for
 
 from selfsched.elastic.checkpoints import CheckpointStore
+from selfsched.elastic.job import JobDescription
 from selfsched.elastic.run_directory import RunDirectory
 
 notebooks = pytest.importorskip("end_to_end.test_plan_notebook", reason="needs jupyter_client")
@@ -54,12 +56,12 @@ class Model(L.LightningModule):
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), 1e-2)
 
-def fit(name=None, detach=None, epochs=1, **of_the_model):
+def fit(name=None, detach=None, epochs=1, plan="1@0", **of_the_model):
     L.seed_everything(7, verbose=False)
     global model, trainer
     model = Model(**of_the_model)
     trainer = selfsched.Trainer(
-        1, 1, plan="1@0", name=name, max_epochs=epochs, accelerator="cpu", logger=False,
+        1, 2, plan=plan, name=name, max_epochs=epochs, accelerator="cpu", logger=False,
         enable_checkpointing=False, enable_model_summary=False,
     )
     trainer.fit(model, datamodule=Data(), detach=detach)
@@ -178,15 +180,14 @@ def test_u10_a_killed_kernels_run_goes_on_and_the_next_kernel_has_its_model(
     assert "finished" in listed.stdout
 
 
-def test_stop_leaves_a_run_once_and_twice_and_again_and_it_goes_on(house: House, second: Any) -> None:
+def test_stop_leaves_a_run_again_and_again_and_it_goes_on(house: House, second: Any) -> None:
     assert second.run(SETUP)[1] is None
 
-    def interrupt_twice() -> None:
+    def stop_the_cell() -> None:
         house.wait_for_steps("left")
         second.manager.interrupt_kernel()
-        second.manager.interrupt_kernel()
 
-    text, error = second.run("fit('left', detach=True, epochs=40, step_seconds=0.05)", interrupt_twice)
+    text, error = second.run("fit('left', detach=True, epochs=40, step_seconds=0.05)", stop_the_cell)
     assert "the run left outlives this process" in text
     assert error is not None
     assert error.startswith("Detached: the run left goes on without this process; selfsched.attach('left')")
@@ -220,12 +221,45 @@ def test_stop_leaves_a_run_once_and_twice_and_again_and_it_goes_on(house: House,
 
 
 def test_what_the_training_raises_is_raised_by_fit_and_by_attach_alike(house: House, second: Any) -> None:
-    _text, at_fit = second.run("fit('raising', detach=True, raise_at=5)")
+    setting = "os.environ['SELFSCHED_DETACH'] = '1'"
+    _text, at_fit = second.run(f"{setting}\nfit('raising', raise_at=5)\ndel os.environ['SELFSCHED_DETACH']")
+    assert JobDescription.read(house.runs / "raising").detached
     _text, again = second.run("selfsched.attach('raising')")
     assert at_fit is not None
     assert at_fit.count('raise ValueError("boom")') == 1
     assert "raised ValueError: boom" in at_fit
     assert again == at_fit
+
+
+def test_a_supervisor_that_was_killed_is_said_and_the_run_goes_on_when_asked(
+    house: House, second: Any
+) -> None:
+    """As where the machine went down: no word of the end is left, and a checkpoint is (of step 7)."""
+
+    def kill_the_supervisor() -> None:
+        wait_for(lambda: len(told("segment_began")) == 2, what="the second segment")
+        wait_for(lambda: told("progressed")[-1]["step"] > 8, what="steps of it")
+        os.kill(told("supervisor_started")[0]["pid"], signal.SIGKILL)
+
+    def told(kind: str) -> list[dict[str, Any]]:
+        path = house.runs / "lost" / "events.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [event for event in map(json.loads, lines) if event["kind"] == kind]
+
+    code = "fit('lost', detach=True, plan='1@0,2@7', step_seconds=0.05)"
+    _text, error = second.run(code, kill_the_supervisor)
+    assert error is not None
+    assert error.startswith("RankFailed: the run's supervisor died (signal 9); its ranks ended with it. ")
+    _text, error = second.run("selfsched.attach('lost')")
+    assert error is not None
+    assert error.startswith("RankFailed: the run lost ended without a word: its supervisor was killed")
+    assert "selfsched.attach('lost', resume=True) goes on from step 7" in error
+    text, error = second.run("run = selfsched.attach('lost', resume=True)")
+    assert error is None, text + error
+    first, *later = [event["step"] for event in told("fit_started")]
+    assert (first, set(later)) == (0, {7})
+    assert second.value("(run.outcome, run.trainer.global_step)") == ("finished", 30)
+    assert_weights(second, "run.model", house.ended("lost"))
 
 
 def test_a_module_that_does_not_fit_and_a_payload_that_is_gone_are_said(house: House, second: Any) -> None:
