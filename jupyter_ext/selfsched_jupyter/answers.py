@@ -8,7 +8,8 @@ broker_unreachable  there should be one, but it does not answer, or too slowly
 not_a_broker        something else answers at its address: a redirect, a proxy's page
 other_version       it answers with what this version of selfsched cannot read
 settings_invalid    a SELFSCHED_* name or an entry of the config file is wrong
-jupyter_refused     Jupyter's server refuses: not logged in, another site, no xsrf token, no right
+jupyter_refused     Jupyter's server refuses: not logged in, another site, no xsrf token
+no_right            Jupyter's server knows who it is, and its authorizer allows them no such thing
 not_forwarded       this extension does not forward such a call
 no_such_run         no run of that name lies on this machine
 internal_error      a mistake of this extension's own
@@ -38,6 +39,7 @@ class OwnCode(StrEnum):
     OTHER_VERSION = "other_version"
     SETTINGS = "settings_invalid"
     JUPYTER_REFUSED = "jupyter_refused"
+    NO_RIGHT = "no_right"
     NOT_FORWARDED = "not_forwarded"
     NO_SUCH_RUN = "no_such_run"
     INTERNAL = "internal_error"

@@ -30,6 +30,9 @@ SETTING = "selfsched_room"
 """Under this name the room stands in the web application's settings."""
 _POSITION = re.compile(r"[0-9]{1,16}")
 _RUNS = TypeAdapter(tuple[RunView, ...])
+_NO_RIGHT_WORDS = (
+    "this server's authorizer does not allow it to you (resource `selfsched`): who runs it can change that"
+)
 _REFUSED_WORDS = "Jupyter's server refuses this: log in again, or reload the page"
 
 
@@ -46,6 +49,13 @@ class SelfschedHandler(APIHandler):
     def initialize(self) -> None:
         """A panel that only looks keeps no idle server from being culled."""
         self._track_activity = self.request.method != "GET"  # Jupyter's own switch
+
+    async def prepare(self) -> None:  # type: ignore[override]  # as APIHandler's own
+        """Jupyter's own checks; what is forbidden after them is so by the authorizer alone."""
+        await super().prepare()
+        self._is_let_in = self.current_user is not None
+
+    _is_let_in = False
 
     def compute_etag(self) -> None:
         """None: the ETags are the broker's."""
@@ -76,6 +86,8 @@ class SelfschedHandler(APIHandler):
         if status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
             words = "a mistake of the selfsched extension; the log of Jupyter's server has the details"
             self.answer(trouble(status_code, OwnCode.INTERNAL, words))
+        elif status_code == HTTPStatus.FORBIDDEN and self._is_let_in:
+            self.answer(trouble(status_code, OwnCode.NO_RIGHT, _NO_RIGHT_WORDS))
         else:
             self.answer(trouble(status_code, OwnCode.JUPYTER_REFUSED, _REFUSED_WORDS))
 

@@ -15,7 +15,7 @@ export interface Fault {
 export const OWN = { noServer: 'no_server', notJson: 'not_json', noExtension: 'no_extension' } as const;
 
 /** What waiting does not mend: it is asked again when the user says so or comes back to the page. */
-const FINAL = new Set(['not_authenticated', 'forbidden', 'jupyter_refused', 'other_version', 'settings_invalid']);
+const FINAL = new Set(['not_authenticated', 'forbidden', 'jupyter_refused', 'no_right', 'other_version', 'settings_invalid']);
 
 /** Whether asking again by itself makes no sense. */
 export function isFinal(fault: Fault): boolean {
@@ -47,6 +47,8 @@ export function faultTitle(fault: Fault, trans: Trans): string {
       return trans.__('You may not see this');
     case 'jupyter_refused':
       return trans.__('The Jupyter server refuses: log in again');
+    case 'no_right':
+      return trans.__('You may not do this on this Jupyter server');
     case 'overloaded':
       return trans.__('The broker has too much to do');
     case 'conflict':

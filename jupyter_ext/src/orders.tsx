@@ -6,6 +6,9 @@ import type { ControlJob, JobView } from './protocol';
 import type { Room } from './view';
 import { deviceCountWords } from './words';
 
+/** As the broker takes them. */
+const [LEAST_PRIORITY, MOST_PRIORITY] = [0.01, 100];
+
 /** A name as it may be shown in a sentence: in its own direction, and not longer than one line. */
 export function nameWords(name: string): string {
   const short = name.length > 60 ? `${name.slice(0, 57)}...` : name;
@@ -80,13 +83,14 @@ export async function release(room: Room, job: JobView): Promise<void> {
 }
 
 class Numbers extends Widget implements Dialog.IBodyWidget<number[] | null> {
-  constructor(fields: readonly { label: string; value: number; least: number; most: number }[]) {
+  constructor(fields: readonly { label: string; value: number; least: number; most: number }[], private readonly _areWhole = true) {
     super();
     this.addClass('jp-selfsched-dialog');
     for (const field of fields) {
       const label = document.createElement('label');
       const input = document.createElement('input');
       input.type = 'number';
+      input.step = this._areWhole ? '1' : 'any';
       input.min = String(field.least);
       input.max = String(field.most);
       input.value = String(field.value);
@@ -96,10 +100,10 @@ class Numbers extends Widget implements Dialog.IBodyWidget<number[] | null> {
     }
   }
 
-  /** null: something is no whole number within its bounds. */
+  /** null: something is no number, or no whole one, within its bounds. */
   getValue(): number[] | null {
     const values = this._inputs.map(input => Number(input.value));
-    const areGood = this._inputs.every((input, i) => input.value !== '' && input.checkValidity() && Number.isInteger(values[i]));
+    const areGood = this._inputs.every((input, i) => input.value !== '' && input.checkValidity() && (!this._areWhole || Number.isInteger(values[i])));
     return areGood ? values : null;
   }
 
@@ -114,7 +118,7 @@ async function asked(room: Room, title: string, body: Numbers): Promise<number[]
     return null;
   }
   if (!result.value) {
-    Notification.error(trans.__('Nothing was changed: these are not whole numbers within their bounds.'), { autoClose: 8000 });
+    Notification.error(trans.__('Nothing was changed: this is no number within its bounds.'), { autoClose: 8000 });
   }
   return result.value;
 }
@@ -141,8 +145,9 @@ export async function setDevices(room: Room, job: JobView): Promise<void> {
 export async function setPriority(room: Room, job: JobView): Promise<void> {
   const { trans } = room;
   const name = nameWords(job.name);
-  const label = trans.__('Priority among your own jobs (higher first)');
-  const values = await asked(room, trans.__('Priority of %1', name), new Numbers([{ label, value: job.priority, least: -100, most: 100 }]));
+  const label = trans.__('Priority among your own jobs (twice as much is twice the share)');
+  const body = new Numbers([{ label, value: job.priority, least: LEAST_PRIORITY, most: MOST_PRIORITY }], false);
+  const values = await asked(room, trans.__('Priority of %1', name), body);
   if (values !== null) {
     await send(room, job, { action: 'set_priority', priority: values[0] }, trans.__('%1 has priority %2', name, values[0]));
   }

@@ -393,7 +393,7 @@ def test_who_may_only_look_is_told_so_and_can_order_nothing(broker: OddBroker, t
     ):
         assert page.get("broker/cluster").status_code == 200
         answer = page.post("broker/jobs/job-1/control", json={"action": "stop"})
-    assert (answer.status_code, code(answer)) == (403, "jupyter_refused")
+    assert (answer.status_code, code(answer)) == (403, "no_right")
     assert broker.asked("/v1/jobs/job-1/control") == 0
 
 
