@@ -7,6 +7,9 @@ cycles, wall-clock from one step's end to the next: a median would hide what hap
 fifty steps, which is when the model is updated. The ratio is the median over the pairs of
 neighbouring blocks, its interval a bootstrap over pairs.
 
+The picture is drawn in the kernel's process while ranks train in theirs (`bench._cell_beside`): a
+second such ratio compares the loop with the callback while a cell beside it is drawn and while none is.
+
 Its memory is what a process has more of that trained with it and then took over a hundred
 thousand more steps, imports included (`bench._callback_memory`): the median of some pairs of
 processes.
@@ -16,10 +19,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -38,6 +45,15 @@ FED_STEPS = 100_000
 
 
 @dataclass(frozen=True)
+class Ratio:
+    """Median over pairs of blocks, and 10-90 % of its bootstrap."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Overhead:
     """Result; `ratio` is with / without the callback."""
 
@@ -48,6 +64,10 @@ class Overhead:
     """10-90 % of the bootstrap."""
     memory_mb: float | None
     """What the callback adds to the resident memory of its process, in 10^6 bytes; None: not measured."""
+    picture: Ratio
+    """The loop with the callback: while a cell's picture is drawn beside it / while none is."""
+    picture_core: float
+    """Part of one core that drawing took."""
 
 
 def measure(
@@ -67,29 +87,83 @@ def measure(
         memory_pairs: processes with and processes without the callback.
         fed_steps: steps that the model takes over before its memory is looked at.
     """
-    ratios, steps = [], []
+    steps: list[float] = []
     with tempfile.TemporaryDirectory() as directory:
-        _block(True, block_steps, step_seconds, directory)  # imports, first allocations
-        for pair in range(pairs):
-            order = (True, False) if pair % 2 else (False, True)
-            cycles = {flag: _block(flag, block_steps, step_seconds, directory) for flag in order}
-            ratios.append(cycles[True] / cycles[False])
-            steps.append(cycles[False])
-    low, high = _bootstrap(ratios)
+
+        def block(with_callback: bool) -> float:
+            return _block(with_callback, block_steps, step_seconds, directory)
+
+        block(True)  # imports, first allocations
+        callback = _paired(pairs, block, steps)
+        with _Drawing(step_seconds) as drawing:
+
+            def beside(is_drawn: bool) -> float:
+                with drawing.beside() if is_drawn else nullcontext():
+                    return block(True)
+
+            picture = _paired(pairs, beside, [])
     added = [added_bytes(MEMORY_FIT_STEPS, fed_steps) for _ in range(memory_pairs)]
     return Overhead(
         step_ms=1e3 * float(np.median(steps)),
-        ratio=float(np.median(ratios)),
-        ratio_low=low,
-        ratio_high=high,
+        ratio=callback.ratio,
+        ratio_low=callback.low,
+        ratio_high=callback.high,
         memory_mb=1e-6 * float(np.median(added)) if added else None,
+        picture=picture,
+        picture_core=drawing.core,
     )
+
+
+def _paired(pairs: int, block: Callable[[bool], float], without: list[float]) -> Ratio:
+    """Blocks with and without in turns; `without` is told the seconds of those without."""
+    ratios = []
+    for pair in range(pairs):
+        order = (True, False) if pair % 2 else (False, True)
+        cycles = {flag: block(flag) for flag in order}
+        ratios.append(cycles[True] / cycles[False])
+        without.append(cycles[False])
+    low, high = _bootstrap(ratios)
+    return Ratio(float(np.median(ratios)), low, high)
 
 
 def _bootstrap(ratios: Sequence[float]) -> tuple[float, float]:
     rng = np.random.default_rng(0)
     medians = np.median(rng.choice(ratios, size=(2000, len(ratios))), axis=1)
     return float(np.quantile(medians, 0.1)), float(np.quantile(medians, 0.9))
+
+
+class _Drawing:
+    """A cell's picture in a process of its own, which stands still but where it is asked for."""
+
+    def __init__(self, step_seconds: float) -> None:
+        self._command = [sys.executable, "-m", "bench._cell_beside", str(step_seconds)]
+        self._wall_seconds = 0.0
+        self.core = 0.0
+        """Part of one core that it took while it drew, once it has ended."""
+
+    def __enter__(self) -> _Drawing:
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, text=True)
+        assert self._process.stdout is not None
+        self._process.stdout.readline()  # its imports are over
+        self._process.send_signal(signal.SIGSTOP)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.send_signal(signal.SIGCONT)
+        said, _stderr = self._process.communicate("\n")
+        self.core = float(said) / self._wall_seconds if self._wall_seconds else 0.0
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Drawn for as long as this is open."""
+        began = time.perf_counter()
+        self._process.send_signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGSTOP)
+            self._wall_seconds += time.perf_counter() - began
 
 
 def _block(with_callback: bool, steps: int, step_seconds: float, directory: str) -> float:
@@ -186,6 +260,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("callback overhead (with / without)")
     print(f"  step   {result.step_ms:8.2f} ms")
     print(f"  ratio  {result.ratio:8.4f}   ({result.ratio_low:.4f} to {result.ratio_high:.4f})")
+    drawn = result.picture
+    span = f"({drawn.low:.4f} to {drawn.high:.4f})"
+    print(f"  beside a picture {drawn.ratio:.4f} {span}; drawing takes {result.picture_core:.1%} of a core")
     if result.memory_mb is not None:
         print(f"  memory {result.memory_mb:8.1f} MB")
 

@@ -13,7 +13,7 @@ from bench.overhead import Overhead, measure
 
 
 def test_the_interval_contains_the_ratio() -> None:
-    result = measure(3, 40, 0.0005, memory_pairs=0)
+    result = measure(2, 40, 0.0005, memory_pairs=0)
     assert isinstance(result, Overhead)
     assert result.ratio_low <= result.ratio <= result.ratio_high
     assert result.step_ms >= 0.5
@@ -25,7 +25,12 @@ def test_json_is_one_object_and_nothing_else() -> None:
         [sys.executable, "-m", "bench.overhead", "--json", "--quick"],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
-    assert set(json.loads(done.stdout)) == {"step_ms", "ratio", "ratio_low", "ratio_high", "memory_mb"}
+    result = json.loads(done.stdout)
+    assert set(result) == {
+        "step_ms", "ratio", "ratio_low", "ratio_high", "memory_mb", "picture", "picture_core",
+    }  # fmt: skip
+    assert set(result["picture"]) == {"ratio", "low", "high"}
+    assert 0 < result["picture_core"] < 1, "a picture was drawn"
 
 
 @pytest.mark.slow
