@@ -28,6 +28,7 @@ from selfsched.elastic.run_directory import RunOutcome, reopen_run
 from selfsched.elastic.trainer import Trainer, this_kernel, this_notebook, trainer_of_run
 from selfsched.errors import CheckpointUnusable, Refused
 
+_LEFT = {"stopped": "the run was stopped", "yielded": "the run has left its devices"}
 _BARE_ARGUMENTS: Mapping[str, Any] = {
     "logger": False, "enable_checkpointing": False, "enable_model_summary": False,
 }  # fmt: skip
@@ -102,7 +103,15 @@ def attach(
     outcome = _outcome(run, payload, wait=wait, resume=resume)
     if outcome is not None and outcome.outcome in ("failed", "refused"):
         raise_as_ended(outcome, run.directory.path)
-    return _brought_back(run, payload, model, "running" if outcome is None else outcome.outcome)
+    trained = _brought_back(run, payload, model, "running" if outcome is None else outcome.outcome)
+    if outcome is not None and outcome.outcome != "finished":
+        words = outcome.message or _LEFT[outcome.outcome]
+        print(
+            f"selfsched: {words}; it is at step {trained.trainer.global_step}, and "
+            f"selfsched.attach({run.name!r}, resume=True) goes on from there",
+            flush=True,
+        )
+    return trained
 
 
 def _newest(parent: Path) -> FoundRun:
@@ -212,13 +221,4 @@ def _brought_back(run: FoundRun, payload: Payload | None, model: Any, outcome: s
             f"a checkpoint of the run {run.name} was replaced while it was read ({gone.filename}): "
             "attach again"
         ) from gone
-    if outcome in _LEFT:
-        print(
-            f"selfsched: it {_LEFT[outcome]} at step {trainer.global_step}; "
-            f"selfsched.attach({run.name!r}, resume=True) goes on from there",
-            flush=True,
-        )
     return TrainedRun(run.name, outcome, given, datamodule, trainer)
-
-
-_LEFT = {"stopped": "was stopped", "yielded": "gave up its devices"}

@@ -213,7 +213,7 @@ def test_stop_leaves_a_run_again_and_again_and_it_goes_on(house: House, second: 
     assert "stopped; checkpoint at step" in told.stderr
     text, error = second.run("run = selfsched.attach('left', Model())")
     assert error is None, text + error
-    assert "it was stopped at step" in text
+    assert "the run was stopped; it is at step" in text
     assert_weights(second, "run.model", house.ended("left"))
     code = "run.model.step_seconds = 0.0; run.trainer.fit(run.model, run.datamodule)"
     assert second.run(code)[1] is None
