@@ -48,6 +48,7 @@ class Foreseen:
     start: Forecast | None
     """When it has devices; all 0 where it has; None: not with the devices that there are."""
     finish: Forecast | None
+    """None also where nothing at all is known of how long it takes."""
     known: bool = True
     """Whether it has measured itself; else the finish is a guess."""
 
@@ -112,7 +113,9 @@ def foresee(scene: Scene) -> dict[str, Foreseen]:
     off = UNPLAYED_LOG if len(players) > 1 else 0.0
     return {
         player.job: Foreseen(
-            start=_forecast(starts[:, j], off), finish=_forecast(ends[:, j], off), known=player.known
+            start=_forecast(starts[:, j], off),
+            finish=None if player.is_stand_in else _forecast(ends[:, j], off),
+            known=player.known,
         )
         for j, player in enumerate(players)
     }
@@ -140,7 +143,8 @@ def foresee_variants(scene: Scene, variants: Sequence[Variant]) -> list[Foreseen
         rows, column = slice(at * worlds, (at + 1) * worlds), len(others) + at
         start, end = quantiles(starts[rows, column]), quantiles(ends[rows, column])
         known, off = variant.asker.known, UNPLAYED_LOG if live[rows.start].sum() > 1 else 0.0
-        found.append(Foreseen(start=_forecast(start, off), finish=_forecast(end, off), known=known))
+        finish = None if variant.asker.is_stand_in else _forecast(end, off)
+        found.append(Foreseen(start=_forecast(start, off), finish=finish, known=known))
     return found
 
 

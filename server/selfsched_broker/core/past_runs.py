@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from selfsched.protocol import Outcome
 from selfsched_broker.core.books import Books, Job
 from selfsched_broker.core.fairness import Row, rate
 
@@ -39,6 +40,12 @@ def held_spans(books: Books, job: str) -> list[tuple[float, float]]:
         for holding in books.all_holdings_of(lease.id)
         if holding.left_at is not None
     ]
+
+
+def last_finished(books: Books, most: int) -> list[Job]:
+    """The jobs that finished last, newest first."""
+    finished = [job for job in books.jobs.values() if job.outcome is Outcome.FINISHED]
+    return sorted(finished, key=lambda job: -(job.ended_at or 0.0))[:most]
 
 
 def seconds_by_count(spans: Sequence[tuple[float, float]]) -> dict[int, float]:

@@ -148,6 +148,35 @@ def test_what_is_not_played_is_in_the_interval_of_who_has_company(driver: Driver
     assert told.p50_seconds / told.p10_seconds >= math.exp(UNPLAYED_LOG) - 1e-9
 
 
+def test_of_the_very_first_job_no_end_is_told_before_something_is_known(driver: Driver) -> None:
+    first = driver.register("ann", 1, 2)
+    driver.report(first)
+    told = foresee(take_scene(driver.books, driver.ctx))[first]
+    assert told.start is not None
+    assert told.finish is None
+    driver.live(10.0)
+    driver.report(first, step=100, fraction_done=0.1, devices_in_use=tuple(driver.books.devices_of(first)))
+    paced = foresee(take_scene(driver.books, driver.ctx))[first]
+    assert paced.finish is not None
+    assert not paced.known
+    assert paced.finish.p50_seconds == pytest.approx(90.0, rel=0.3), "by its pace"
+
+
+def test_a_job_that_has_measured_nothing_is_taken_for_its_last_run(driver: Driver) -> None:
+    first = driver.register("ann", 1, 2)
+    driver.live(600.0)
+    held = len(driver.books.devices_of(first))
+    driver.end(first)
+    driver.node(devices=2)
+    again, other = driver.register("ann", 1, 2), driver.register("bob", 1, 2)
+    scene = take_scene(driver.books, driver.ctx)
+    of_ann, of_bob = (next(p for p in scene.players if p.job == job) for job in (again, other))
+    assert dict(zip(of_ann.counts, of_ann.seconds, strict=True))[held] == pytest.approx(600.0, rel=0.02)
+    assert (of_ann.known, of_ann.is_stand_in) == (False, False)
+    assert of_ann.sigma_log < of_bob.sigma_log, "another's run tells less"
+    assert foresee(scene)[other].finish is not None
+
+
 @pytest.mark.parametrize("policy", sorted(RULES))
 def test_an_answer_does_not_depend_on_what_else_was_asked(policy: str) -> None:
     scene = random_scene(7, 6, 4, policy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -88,6 +89,49 @@ def test_a_job_that_fits_is_not_left_out(scene: Scene) -> None:
             continue  # a gang that fits on no count may be played on what fits
         if fitting or not gangs:
             assert told.finish is not None, player
+
+
+@st.composite
+def far_apart(draw: st.DrawFn) -> Scene:
+    """Times from a thousandth of a second to thirty years, all on counts that the cluster has."""
+    devices = free = draw(st.sampled_from((1, 2, 4, 8)))
+    found: list[Player] = []
+    for number in range(1, draw(st.integers(2, 6)) + 1):
+        counts = tuple(sorted(draw(st.sets(st.integers(1, devices), min_size=1, max_size=3))))
+        alone, scaling = 10 ** draw(st.floats(-3.0, 9.0)), draw(st.floats(0.0, 1.1))
+        held = draw(st.sampled_from((0, counts[0]))) if counts[0] <= free else 0
+        free -= held
+        found.append(
+            Player(
+                job=f"job-{number}", number=number, account=f"account-{number % 3}", weight=1.0,
+                counts=counts, seconds=tuple(alone * (counts[0] / n) ** scaling for n in counts),
+                low=0.8, high=1.25, held=held, restart_seconds=draw(st.sampled_from((0.0, 5.0, 60.0))),
+                age_seconds=10 ** draw(st.floats(0.0, 6.0)), fraction_done=draw(st.floats(0.0, 0.9)),
+                share=devices / 3, movable=draw(st.booleans()),
+            )
+        )  # fmt: skip
+    return Scene(
+        players=tuple(found), devices=devices, policy=draw(st.sampled_from(sorted(RULES))),
+        term_seconds=draw(st.sampled_from((10.0, 300.0, 3600.0))), tick_seconds=5.0,
+    )  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(far_apart())
+def test_however_far_apart_bids_are_all_end_before_one_after_the_other_would(scene: Scene) -> None:
+    """Also of a what-if: nobody is told "never", nor later than if all ran by turns, each at its slowest."""
+    asker = replace(scene.players[0], job="new", number=99, held=0, age_seconds=0.0, fraction_done=0.0)
+    variants = [Variant(asker=scene.players[0]), Variant(asker=asker, arrives=True)]
+    variants += [
+        Variant(asker=replace(asker, counts=(n,), seconds=(s,)))
+        for n, s in zip(asker.counts, asker.seconds, strict=True)
+    ]
+    every = (*scene.players, asker)
+    slowest = sum(max(player.seconds) * player.high for player in every)
+    moves = len(every) * 2 * (scene.term_seconds + 60.0)
+    for told in (*foresee(scene).values(), *foresee_variants(scene, variants)):
+        assert told.finish is not None
+        assert told.finish.p50_seconds <= slowest + moves
 
 
 @settings(max_examples=40, deadline=None)

@@ -49,6 +49,8 @@ class Player:
     alone. Empty: nothing."""
     known: bool = True
     """False: it has not measured itself; its times are a guess."""
+    is_stand_in: bool = False
+    """Nothing is known at all: its times only keep the place of some, and its end is not told."""
 
     @property
     def sigma_log(self) -> float:

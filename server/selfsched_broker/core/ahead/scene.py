@@ -6,8 +6,9 @@ on one model, that of the placement on the fewest nodes. A running job's times a
 forecast, for that is younger than its bid; the others are as policies see them, corrected by the pace
 seen and by what the account claimed before.
 
-A job that has not measured itself yet is not left out: it is played by its pace so far, or as
-the median of the others, or by the time that stands in for unknown ends; with a wide spread.
+A job that has not measured itself yet is not left out: it is played by its pace so far, or as its
+account's last run of that name, or as the median of the others or of those that finished last; with a wide
+spread. Where there is none of these, the time for unknown ends stands in for it, and its own end is not told.
 """
 
 from __future__ import annotations
@@ -28,12 +29,16 @@ from selfsched_broker.core.fairness import Row, is_measured, measured_rows
 from selfsched_broker.core.grants import is_repaid
 from selfsched_broker.core.market import Contender, FairnessOptions
 from selfsched_broker.core.markets import Stakes, build_market
+from selfsched_broker.core.past_runs import held_spans, last_finished, run_seconds
 from selfsched_broker.core.shares import age_seconds, share_over_life
 
 MOST_COUNTS = 12
 """Device counts of one job that are played; of more, some in even steps."""
 PACE_SIGMA, GUESS_SIGMA = 0.5, 1.0
-"""How sure a time is that was taken from the pace so far, or from other jobs (log)."""
+"""How sure a time is that was taken from the pace so far or an earlier run, or from other jobs (log)."""
+STATED_SIGMA = 0.1
+MOST_PAST_RUNS = 50
+"""Jobs that finished last, from which it is told how long others may take."""
 _GUESSED_SCALING = 0.8
 """Speed goes with devices to this power where nothing is known."""
 _LEAST_SECONDS = 1e-3
@@ -70,9 +75,8 @@ def take_scene(books: Books, ctx: Context) -> Scene:
     draft = Draft(books, ctx)
     seen = {c.job: c for c in build_market(draft, "tick", Stakes({}), jobs).contenders} if models else {}
     known = {job.id: times_of(job, seen[job.id], models, ctx.now) for job in jobs if job.id in seen}
-    least = [next(iter(times.seconds.values())) for times in known.values() if times.seconds]
-    guess = median(least) if least else ctx.fairness.unknown_end_seconds
-    players = tuple(_player(draft, job, known.get(job.id, Times()), guess) for job in jobs)
+    usual = _Usual.of(books, known.values())
+    players = tuple(_player(draft, job, known.get(job.id, Times()), usual) for job in jobs)
     return Scene(
         players=players,
         devices=books.healthy_devices,
@@ -143,13 +147,36 @@ def times_in(rows: Iterable[Row], models: Mapping[str, int]) -> tuple[dict[int, 
     return found, sigmas
 
 
-def _player(draft: Draft, job: Job, times: Times, guess: float) -> Player:
+@dataclass(frozen=True, slots=True)
+class _Usual:
+    """How long jobs take, for those of which nothing is known."""
+
+    runs: Mapping[tuple[str, str], Mapping[int, float]]
+    """Of the last run of an account's job of a name: seconds on each count."""
+    seconds: float | None
+    """Of any, on its fewest devices; None: there is no other job."""
+
+    @classmethod
+    def of(cls, books: Books, present: Iterable[Times]) -> _Usual:
+        """From the live jobs that have measured themselves, and those that finished last."""
+        runs: dict[tuple[str, str], Mapping[int, float]] = {}
+        for job in last_finished(books, MOST_PAST_RUNS):
+            run = run_seconds(job, held_spans(books, job.id))
+            if run:
+                runs.setdefault((job.account, job.name), run)
+        live = [times.seconds[min(times.seconds)] for times in present if times.seconds]
+        least = live or [run[min(run)] for run in runs.values()]
+        return cls(runs, median(least) if least else None)
+
+
+def _player(draft: Draft, job: Job, times: Times, usual: _Usual) -> Player:
     books, now, pulse = draft.books, draft.now, draft.books.job_pulses.get(job.id)
     held = sum(h.state == "held" for h in books.active_of(job.id)) + len(books.claims_of(job.id))
     known = bool(times.seconds)
     done = pulse.fraction_done if pulse else job.fraction_done
+    is_stand_in = False
     if not known:
-        times = _guessed(books, draft.ctx, job, guess, done)
+        times, is_stand_in = _guessed(books, draft.ctx, job, usual, done)
     seconds = dict(times.seconds)
     if held and held not in seconds:
         seconds[held] = time_on(seconds, held)
@@ -190,6 +217,7 @@ def _player(draft: Draft, job: Job, times: Times, guess: float) -> Player:
         unrepaid_seconds=_unrepaid_seconds(draft, job, restart) if held else 0.0,
         doubts=tuple(_doubt(times.sigmas.get(n, common), common) for n in counts) if known else (),
         known=known,
+        is_stand_in=is_stand_in,
     )
 
 
@@ -230,20 +258,34 @@ def _unrepaid_seconds(draft: Draft, job: Job, restart_seconds: float) -> float:
     return max(fairness.repay_factor * cost, fairness.repay_min_seconds) - steady
 
 
-def _guessed(books: Books, ctx: Context, job: Job, guess: float, done: float) -> Times:
-    """Times of a job that has measured nothing."""
+def _guessed(books: Books, ctx: Context, job: Job, usual: _Usual, done: float) -> tuple[Times, bool]:
+    """(times of a job that has measured nothing, whether nothing at all tells them)."""
     top = min(job.max_devices, max(len(books.devices), job.min_devices))
     counts = tuple(n for n in job.allowed_devices if n <= top) or tuple(range(job.min_devices, top + 1))
-    pulse, sigma = books.job_pulses.get(job.id), GUESS_SIGMA
+    pulse = books.job_pulses.get(job.id)
     held = len(books.devices_of(job.id))
-    seconds, on = guess, counts[0]
+    run = usual.runs.get((job.account, job.name), {})
+    sigma, on, is_stand_in = GUESS_SIGMA, counts[0], False
     if job.stated_seconds is not None:
         began = min((lease.granted_at for lease in books.leases_of(job.id)), default=ctx.now)
-        seconds, sigma = max(1.0, job.stated_seconds - (ctx.now - began)), 0.1
+        seconds, sigma = job.stated_seconds - (ctx.now - began), STATED_SIGMA
     elif pulse is not None and held and done > 0 and pulse.running_since is not None:
         seconds, sigma, on = (1 - done) / done * (ctx.now - pulse.running_since), PACE_SIGMA, held
+    elif run:
+        return _as_before(run, counts, done), False
+    else:
+        is_stand_in = usual.seconds is None
+        seconds = ctx.fairness.unknown_end_seconds if usual.seconds is None else usual.seconds
     times = {n: max(seconds, 1.0) * (on / n) ** _GUESSED_SCALING for n in counts}
-    return Times(times, dict.fromkeys(times, sigma))
+    return Times(times, dict.fromkeys(times, sigma)), is_stand_in
+
+
+def _as_before(run: Mapping[int, float], counts: Iterable[int], done: float) -> Times:
+    """Of what is left of a run like an earlier one."""
+    nearest = {n: min(run, key=lambda known: abs(known - n)) for n in counts}
+    whole = {n: run[known] * (known / n) ** _GUESSED_SCALING for n, known in nearest.items()}
+    left = {n: max(seconds * (1 - done), 1.0) for n, seconds in whole.items()}
+    return Times(left, dict.fromkeys(left, PACE_SIGMA))
 
 
 def _thinned(counts: tuple[int, ...], held: int) -> tuple[int, ...]:
