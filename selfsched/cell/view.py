@@ -8,6 +8,7 @@ into the cell; all of it is in the run's directory.
 
 from __future__ import annotations
 
+import html
 import sys
 import time
 from collections.abc import Callable
@@ -57,6 +58,7 @@ class CellView:
         now: Callable[[], float] = boottime,
         unix_minus_boottime: float | None = None,
     ) -> None:
+        self._job = job
         self._now = now
         self._display = display or _ipython_display()
         self._has_picture = bar
@@ -134,7 +136,9 @@ class CellView:
             "The picture of a run that trains is shown by its kernel; `selfsched status` and JupyterLab's "
             "panel say how it is."
         )
-        return {"text/html": f"<p>{words}</p>", "text/plain": self._story.text.line() or words}
+        if self._job.detached:
+            words += f" selfsched.attach({self._job.run_directory.name!r}) shows it again."
+        return {"text/html": f"<p>{html.escape(words)}</p>", "text/plain": self._story.text.line() or words}
 
     def stopping(self, times: int) -> None:
         """The user asked to stop."""

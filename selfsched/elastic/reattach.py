@@ -18,6 +18,7 @@ from typing import Any
 
 from selfsched import settings
 from selfsched.elastic.attach import AttachedRun
+from selfsched.elastic.checkpoints import ensure_private
 from selfsched.elastic.fit_end import raise_as_ended
 from selfsched.elastic.following import FollowedRun
 from selfsched.elastic.found_runs import FoundRun, newest_detached, run_named, runs_of, started
@@ -83,7 +84,7 @@ def attach(
         Detached: the run was left again, and goes on.
         RankFailed, Unsupported: it failed, or was refused; the same error that `fit` raised.
         Refused: there is no such run, several are meant, or its module cannot be built here.
-        CheckpointUnusable: it has left no weights, or another version's.
+        CheckpointUnusable: it has left no weights, or another version's, or others may write there.
 
     Example:
         >>> run = selfsched.attach()  # doctest: +SKIP
@@ -152,6 +153,7 @@ def _payload(run: FoundRun, model: Any) -> Payload | None:
 
     Raises:
         Refused: it cannot be read.
+        CheckpointUnusable: others could have changed it.
     """
     try:
         return _read_payload(run)
@@ -169,6 +171,7 @@ def _read_payload(run: FoundRun) -> Payload:
         raise Refused(f"{_payload_gone(run)}; {_give_one(run)}")
     if job.python_version != PYTHON_VERSION:
         raise Refused(f"the run {run.name} was started with {theirs}, and here is {ours}; {_give_one(run)}")
+    ensure_private(run.directory.path)
     try:
         with _importing_as(job.import_path):
             return read_payload(path)

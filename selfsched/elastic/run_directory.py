@@ -37,6 +37,8 @@ from selfsched.errors import Refused
 
 _LONGEST_SOCKET_PATH = 100
 """Of 108 bytes with the final zero; some room for the file's own name."""
+_LOCK_TRIES, _LOCK_PAUSE_SECONDS = 3, 0.01
+"""Who looks whether a run is alive holds its lock, shared, for a moment."""
 _KEPT_UNNAMED_RUNS = 20
 _KEPT_PAYLOADS = 5
 """Of unnamed detached runs that ended: data sets in memory are part of them."""
@@ -111,17 +113,19 @@ class RunDirectory:
     def lock(self) -> int | None:
         """Hold the run: a descriptor for the supervisor, or None while one is alive."""
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        return descriptor
+        for _ in range(_LOCK_TRIES):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_LOCK_PAUSE_SECONDS)
+            else:
+                return descriptor
+        os.close(descriptor)
+        return None
 
     @property
     def is_held(self) -> bool:
-        """Whether a supervisor is alive: it holds the lock as long as it lives. Takes no lock of its own
-        that a starting run could trip over for longer than a moment."""
+        """Whether a supervisor is alive: it holds the lock as long as it lives."""
         try:
             descriptor = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
@@ -211,8 +215,8 @@ def _hold(directory: RunDirectory, name: str | None) -> tuple[RunDirectory, int]
     descriptor = directory.lock()
     if descriptor is None:
         raise Refused(
-            f"the job {name} is running already: wait for it, follow it (`selfsched attach {name}`), or "
-            "choose another --name"
+            f"the job {name} is running already: wait for it, choose another --name, or follow it "
+            f"(`selfsched attach {name}`; selfsched.attach({name!r}) in Python)"
         )
     before = directory.read_outcome()
     if before is not None and before.outcome == "finished":

@@ -55,6 +55,14 @@ def test_a_module_that_cannot_be_built_here_is_said_with_what_to_do(
         assert "give a module of the same shape: selfsched.attach('night', model)" in str(refused.value)
 
 
+def test_a_payload_that_others_could_have_changed_is_not_read(runs_dir: Path) -> None:
+    run = a_run(runs_dir, payload=b"cos\nabort\n(tR.")
+    run.end()
+    run.directory.path.chmod(0o770)
+    with pytest.raises(CheckpointUnusable, match="has mode 0770: others could have changed it"):
+        selfsched.attach("night")
+
+
 def test_it_is_said_before_the_end_is_waited_for(runs_dir: Path) -> None:
     run = a_run(runs_dir, python_version="2.7")
     with pytest.raises(Refused, match="and here is Python"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import signal
 import threading
 from collections.abc import Callable
@@ -182,6 +183,17 @@ def test_several_may_look_at_once(tmp_path: Path) -> None:
     for looker in lookers:
         looker.join(timeout=60)
     assert outcomes == [FINISHED, FINISHED]
+
+
+def test_without_its_kernel_the_picture_says_how_the_run_is_seen_again(tmp_path: Path) -> None:
+    run, shown = MadeUpRun(tmp_path, None), Shown()
+    view = CellView(run.job, display=shown, now=lambda: 1.0)
+    view.show(channel.Said(text="begun"))
+    view.refresh()
+    words = html.unescape(shown.outputs[0]["text/html"])
+    assert f"selfsched.attach('{run.name}') shows it again" in words
+    view.close()
+    run.end()
 
 
 def test_a_picture_of_the_past_has_the_times_of_the_past(tmp_path: Path) -> None:
