@@ -23,13 +23,15 @@ from selfsched.elastic.fit_end import raise_as_ended
 from selfsched.elastic.following import FollowedRun
 from selfsched.elastic.found_runs import FoundRun, newest_detached, run_named, runs_of, started
 from selfsched.elastic.job import installed_version
-from selfsched.elastic.payload import PYTHON_VERSION, Payload, read_payload
+from selfsched.elastic.payload import PYTHON_VERSION, Payload, know_sources, read_payload
 from selfsched.elastic.plain_errors import plainly
 from selfsched.elastic.run_directory import RunOutcome, reopen_run
 from selfsched.elastic.trainer import Trainer, this_kernel, this_notebook, trainer_of_run
 from selfsched.errors import CheckpointUnusable, Refused
 
 _LEFT = {"stopped": "the run was stopped", "yielded": "the run has left its devices"}
+_WITHOUT_RESULT = ("failed", "refused", "lost")
+"""States of a run of which `attach` raises the error, and builds no module."""
 _BARE_ARGUMENTS: Mapping[str, Any] = {
     "logger": False, "enable_checkpointing": False, "enable_model_summary": False,
 }  # fmt: skip
@@ -100,7 +102,7 @@ def attach(
         )
     print(f"selfsched: run {run.name}, started {started(run)}, {run.state}", flush=True)
     # Before the end is waited for: what cannot be brought back is said at once.
-    payload = _payload(run, model)
+    payload = _payload(run, is_needed=model is None and (resume or run.state not in _WITHOUT_RESULT))
     outcome = _outcome(run, payload, wait=wait, resume=resume)
     if outcome is not None and outcome.outcome in ("failed", "refused"):
         raise_as_ended(outcome, run.directory.path)
@@ -148,19 +150,21 @@ def _gone_on(run: FoundRun, *, bar: bool) -> RunOutcome:
 # --- what fit was given ----------------------------------------------------------------------
 
 
-def _payload(run: FoundRun, model: Any) -> Payload | None:
-    """What `fit` was given; None: it cannot be read, and the user gave a module.
+def _payload(run: FoundRun, *, is_needed: bool) -> Payload | None:
+    """What `fit` was given; None: it cannot be read, and is not needed.
 
     Raises:
         Refused: it cannot be read.
         CheckpointUnusable: others could have changed it.
     """
     try:
-        return _read_payload(run)
+        payload = _read_payload(run)
     except Refused:
-        if model is None:
+        if is_needed:
             raise
-    return None
+        return None
+    know_sources(payload.sources)  # tracebacks out of its module show the lines of its notebook
+    return payload
 
 
 def _read_payload(run: FoundRun) -> Payload:

@@ -237,10 +237,10 @@ def _private(path: Path) -> Path:
 def _prune(runs: Path) -> None:
     """Remove the oldest unnamed runs that ended; named ones are kept until run again."""
     unnamed = sorted(path for path in runs.glob("_run-*") if path.is_dir() and not path.is_symlink())
-    for path in unnamed[:-_KEPT_PAYLOADS]:
-        directory = RunDirectory(path)
+    with_payload = [directory for directory in map(RunDirectory, unnamed) if directory.payload.exists()]
+    for directory in with_payload[:-_KEPT_PAYLOADS]:
         with suppress(OSError):
-            if directory.payload.exists() and not directory.is_held:
+            if not directory.is_held:
                 directory.payload.unlink(missing_ok=True)
     for path in unnamed[: -(_KEPT_UNNAMED_RUNS - 1)]:
         directory = RunDirectory(path)

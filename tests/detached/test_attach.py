@@ -89,6 +89,14 @@ def test_a_run_that_left_nothing_raises_what_it_ended_with(
         assert raised.value.__notes__ == [outcome.traceback]
 
 
+def test_why_it_failed_is_said_also_where_its_module_cannot_be_built(runs_dir: Path) -> None:
+    a_run(runs_dir, python_version="2.7").end(RunOutcome("failed", 1, "rank 0 raised ValueError: boom"))
+    with pytest.raises(RankFailed, match="boom"):
+        selfsched.attach("night")
+    with pytest.raises(Refused, match="and here is Python"):
+        selfsched.attach("night", resume=True)
+
+
 def test_a_run_that_was_just_begun_has_no_weights_yet(runs_dir: Path) -> None:
     run = a_run(runs_dir)
     with pytest.raises(CheckpointUnusable, match="the run night has left no checkpoint yet"):
