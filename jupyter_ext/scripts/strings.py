@@ -74,7 +74,9 @@ def for_jupyterlab(catalogue: Catalog, language: str) -> dict[str, Any]:
         language: such as `de_DE`.
     """
     plurals = catalogue.plural_forms
-    head = {"domain": DOMAIN, "language": language, "plural_forms": plurals, "version": __version__}
+    # The front end looks a language up with a hyphen, whatever the folder is called.
+    tag = language.replace("_", "-")
+    head = {"domain": DOMAIN, "language": tag, "plural_forms": plurals, "version": __version__}
     found: dict[str, Any] = {"": head}
     for message in catalogue:
         translated = _translations(message)

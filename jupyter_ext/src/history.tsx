@@ -3,7 +3,7 @@ import React, { useState } from 'react';
 import type { Answer } from './api';
 import { AuctionsView } from './auctions';
 import { faultTitle } from './faults';
-import type { AccountView, ForecastScore, RunView } from './protocol';
+import type { AccountView, ForecastScore, JobView, RunView } from './protocol';
 import { Section, type ViewProps } from './view';
 import { durationWords, runStateWords } from './words';
 
@@ -14,6 +14,7 @@ interface Known {
   readonly account: Answer<AccountView>;
   readonly scores: Answer<readonly ForecastScore[]>;
   readonly runs: Answer<readonly RunView[]>;
+  readonly jobs: Answer<readonly JobView[]>;
 }
 
 export function HistorySection(props: ViewProps): JSX.Element {
@@ -21,8 +22,8 @@ export function HistorySection(props: ViewProps): JSX.Element {
   const [known, setKnown] = useState<Known | null>(null);
 
   async function look(): Promise<void> {
-    const [account, scores, runs] = await Promise.all([api.account(), api.forecasts(), api.runs()]);
-    setKnown({ account, scores, runs });
+    const [account, scores, runs, jobs] = await Promise.all([api.account(), api.forecasts(), api.runs(), api.jobs(true)]);
+    setKnown({ account, scores, runs, jobs });
   }
 
   return (
@@ -40,14 +41,10 @@ export function HistorySection(props: ViewProps): JSX.Element {
   );
 }
 
-/** Names of jobs by their ids, of those that are known by name. */
+/** Names of jobs by their ids, of those that the broker still knows. */
 function namesOf(known: Known, { state }: ViewProps): ReadonlyMap<string, string> {
-  const scored = known.scores.kind === 'ok' ? known.scores.value : [];
-  const names = new Map(scored.flatMap(score => (score.name === null ? [] : [[score.job, score.name] as const])));
-  for (const job of [...state.ended, ...state.jobs]) {
-    names.set(job.job, job.name);
-  }
-  return names;
+  const listed = known.jobs.kind === 'ok' ? known.jobs.value : [];
+  return new Map([...listed, ...state.ended, ...state.jobs].map(job => [job.job, job.name]));
 }
 
 function Usage({ answer, room }: ViewProps & { answer: Answer<AccountView> }): JSX.Element | null {

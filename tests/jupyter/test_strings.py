@@ -37,6 +37,7 @@ def catalogue(strings: ModuleType) -> Catalog:
     return found
 
 
+@pytest.mark.slow
 def test_every_call_for_a_translation_is_extracted(catalogue: Catalog) -> None:
     known = {m.id[0] if isinstance(m.id, tuple | list) else m.id for m in catalogue}
     for path in SOURCES:
@@ -59,6 +60,7 @@ def test_what_goes_round_the_translation_would_be_found() -> None:
     assert _RAW_LABEL.findall("<a title='Open it' aria-label={trans.__('Open')}>") == ["Open it"]
 
 
+@pytest.mark.slow
 def test_the_settings_editor_s_strings_are_among_them(catalogue: Catalog) -> None:
     assert catalogue.get("Refresh", "settings") is not None
     assert catalogue.get("selfsched", "schema") is not None
@@ -73,7 +75,8 @@ def test_a_translation_is_what_jupyterlab_reads_and_what_is_not_translated_is_le
     made.add("Refresh", "Auffrischen", context="settings")
     made.add("Devices", "")
     found = strings.for_jupyterlab(made, "de_DE")
-    assert found.pop("")["plural_forms"] == "nplurals=2; plural=(n != 1);"
+    head = found.pop("")
+    assert (head["language"], head["plural_forms"]) == ("de-DE", "nplurals=2; plural=(n != 1);")
     assert found == {
         "Cluster": ["Rechner"],
         "%1 device": ["%1 Gerät", "%1 Geräte"],
