@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from selfsched.protocol import JobState
+from selfsched.protocol import JobState, Resume
 from selfsched_broker.core.books import Account, Books, Claim, Holding, Job, Lease, LeasePulse
 from selfsched_broker.core.draft import Draft
 from selfsched_broker.core.leases import (
@@ -24,6 +24,7 @@ from selfsched_broker.core.leases import (
     LeaseOptions,
     step,
 )
+from selfsched_broker.core.market import repay_factor
 from selfsched_broker.core.shares import share_over_life
 
 LossReason = Literal["expired", "overdue", "forced", "resource_gone"]
@@ -124,6 +125,12 @@ def mark_moved(draft: Draft, job_id: str, *, costs: bool = True) -> None:
         draft.put(replace(pulse, steady_seconds=0.0))
 
 
+def can_be_resized(job: Job) -> bool:
+    """Whether a job can run on several device counts and be moved between them."""
+    several = len(job.allowed_devices) > 1 or (not job.allowed_devices and job.min_devices < job.max_devices)
+    return several and job.resume is Resume.ELASTIC
+
+
 def is_repaid(draft: Draft, job: Job) -> bool:
     """Whether a job's last move has been repaid by steady steps, so that it may be moved."""
     if job.moved_at is None:
@@ -131,7 +138,8 @@ def is_repaid(draft: Draft, job: Job) -> bool:
     fairness = draft.ctx.fairness
     pulse = draft.books.job_pulses.get(job.id)
     steady = pulse.steady_seconds if pulse else job.steady_seconds
-    return steady >= max(fairness.repay_factor * job.move_cost_seconds, fairness.repay_min_seconds)
+    factor = repay_factor(draft.ctx.policy, fairness, resizable=can_be_resized(job))
+    return steady >= max(factor * job.move_cost_seconds, fairness.repay_min_seconds)
 
 
 def notice_seconds(draft: Draft, job_id: str) -> float:

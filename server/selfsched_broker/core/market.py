@@ -167,6 +167,16 @@ class Ruling:
     one winner after the other. Pure, a second or more, for after the awards are carried out."""
 
 
+def repay_factor(policy: Policy, fairness: FairnessOptions, *, resizable: bool) -> float:
+    """Restarts' worth of steps that repay a job's move under a policy.
+
+    A policy may state a smaller number for jobs that can be resized, as `resize_repay_factor`, where its
+    worths weigh a move against how long the new placement will be of use.
+    """
+    least: float = getattr(policy, "resize_repay_factor", fairness.repay_factor)
+    return min(fairness.repay_factor, least) if resizable else fairness.repay_factor
+
+
 class Policy(Protocol):
     """A rule that divides the seats.
 
