@@ -60,6 +60,27 @@ def test_equal_jobs_share_equally() -> None:
     assert counts(rule(OURS, market(jobs, 8))) == dict.fromkeys("abcd", 2)
 
 
+def test_further_devices_go_by_the_place_not_by_how_short_a_job_is() -> None:
+    """Both speed up alike; the shorter has the second place from the longer, twice as much by the device,
+    however short it is (but for its first device)."""
+    table = {n: 20_000 / n**0.5 for n in range(1, 13)}
+    divided = []
+    for part in (0.9, 0.3, 0.1):
+        short = job("short", bid({n: part * seconds for n, seconds in table.items()}), 0)
+        given = counts(rule(OURS, market([short, job("long", bid(table), 1)], 12)))
+        divided.append((given["short"], given["long"]))
+        assert sum(divided[-1]) == 12
+    assert divided[0] == divided[1] == divided[2]
+    assert divided[0][0] > divided[0][1] > 1
+
+
+def test_what_a_division_is_worth_is_the_same_in_whatever_order_equal_jobs_come() -> None:
+    table = bid({1: 9000, 2: 4600, 4: 2400})
+    for names in ("abc", "cba"):
+        standings = [job(name, table, n) for n, name in enumerate(names)]
+        assert counts(rule(OURS, market(standings, 6))) == dict.fromkeys("abc", 2)
+
+
 def test_nobody_moves_for_less_than_the_move_costs() -> None:
     held = job("held", bid({1: 300, 2: 280}, restart=60, running_on=1), at_stake=("n/0",))
     assert counts(rule(OURS, market([held], 2))) == {"held": 1}

@@ -41,6 +41,12 @@ class Cast:
     movable: Flags  # (J,)
     stoppable: Flags  # (J,)
 
+    @property
+    def resizable(self) -> Flags:
+        """(J,) who may run on several counts."""
+        found: Flags = (self.counts > 0).sum(axis=1) > 1
+        return found
+
     def only(self, kept: Flags) -> Cast:
         """Those columns only."""
         names = Cast.__dataclass_fields__

@@ -248,7 +248,9 @@ def _divide(shown: _Play, is_tick: Flags, *, opening: bool = False) -> None:
     moved = (new != old) & (new >= 0)
     restarts = np.broadcast_to(cast.restarts, new.shape)
     shown.overhead = np.where(moved, restarts, shown.overhead)
-    repaid = shown.at[:, None] + restarts + np.maximum(stage.repay_factor * restarts, stage.repay_min_seconds)
+    factor = np.where(cast.resizable, stage.rule.resize_repay_factor, np.inf)
+    factor = np.minimum(factor, stage.repay_factor)
+    repaid = shown.at[:, None] + restarts + np.maximum(factor * restarts, stage.repay_min_seconds)
     shown.repaid_at = np.where(moved, repaid, shown.repaid_at)
     rows, jobs = np.nonzero(moved & (old < 0))
     places_of = shown.rows[rows], shown.columns[jobs]

@@ -10,6 +10,7 @@ reservations are not played. `maxmin` is played as `themis`, `goodput` by speed-
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,7 +19,16 @@ import numpy as np
 from selfsched_broker.core.ahead.cast import NEVER, Cast, Flags, Floats, Integers
 from selfsched_broker.core.market import FairnessOptions
 from selfsched_broker.core.policies.queues import LAS_THRESHOLD_DEVICE_SECONDS
-from selfsched_broker.core.policies.selfsched import DOUBT, LASTING, LATEST, MOST_LATE, SHORTEST, Weights
+from selfsched_broker.core.policies.selfsched import (
+    DIVIDED,
+    DOUBT,
+    LASTING,
+    LATEST,
+    MOST_LATE,
+    REPAID_WITHIN,
+    SHORTEST,
+    Weights,
+)
 
 MOVE_GAIN = FairnessOptions().move_gain
 _WEIGHTS = Weights()
@@ -65,6 +75,8 @@ class PlayedRule:
     """Whether a tick takes devices away."""
     yields: bool = True
     """Whether one that comes gets what holders have beyond their share."""
+    resize_repay_factor: float = math.inf
+    """Restarts' worth of steps that at most repay a move of a job that can be resized."""
 
 
 def owed_devices(cast: Cast, live: Flags, devices: int) -> Floats:
@@ -90,17 +102,42 @@ def _selfsched(worlds: Worlds) -> Floats:
     on_fair = np.maximum(worlds.left * _seconds_on(cast, worlds.owed), 1e-3)
     short = np.clip(_medians(on_fair, live)[:, None] / on_fair, 1 / SHORTEST, SHORTEST) / smallest
     late = np.clip(_lateness(worlds, on_fair, weight) / _WEIGHTS.late_from, 0.0, LATEST)
-    urgency = short + np.minimum(late**_WEIGHTS.late_power, MOST_LATE)
+    late = np.minimum(late**_WEIGHTS.late_power, MOST_LATE)
     restart = cast.restarts[:, None]
     horizon = np.where(
         worlds.held[:, :, None] >= 0, np.minimum(remaining, worlds.term + LASTING * restart), worlds.term
     )
     horizon = np.maximum(horizon, 1e-3)
     lasting = np.where(worlds.moves(), horizon / (horizon + MOVE_GAIN * restart), 1.0)
+    further = _places_in_work(worlds)
+    runs = np.minimum(gain, 1.0)
+    sized = np.maximum(short, further)[:, :, None] * runs
+    sized = sized + further[:, :, None] * np.maximum(gain**DIVIDED - 1, 0.0)
+    wanted = np.where(cast.resizable[:, None], sized, short[:, :, None] * useful)
     worth: Floats = (weight * smallest)[:, :, None] * (
-        urgency[:, :, None] * useful * lasting + _critical(worlds)[:, :, None] * np.minimum(gain, 1.0)
+        (wanted + late[:, :, None] * useful) * lasting + _critical(worlds)[:, :, None] * runs
     )
     return worth
+
+
+def _places_in_work(worlds: Worlds) -> Floats:
+    """(R, J) what a job's work beyond its smallest count is worth, by its place from who has most."""
+    cast, live = worlds.cast, worlds.live
+    work = worlds.left * (cast.seconds * np.maximum(cast.counts, 1)).min(axis=1)
+    work = np.where(live, work, -1.0)
+    order = np.argsort(-work, axis=1, kind="stable")
+    ordered = np.take_along_axis(work, order, axis=1)
+    at = np.broadcast_to(np.arange(1, work.shape[1] + 1), work.shape)
+    differs = np.ones(work.shape, dtype=bool)
+    differs[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    ends = np.ones(work.shape, dtype=bool)
+    ends[:, :-1] = differs[:, 1:]
+    first = np.maximum.accumulate(np.where(differs, at, 0), axis=1)
+    last = np.minimum.accumulate(np.where(ends, at, work.shape[1])[:, ::-1], axis=1)[:, ::-1]
+    places = np.empty(work.shape)
+    np.put_along_axis(places, order, (first + last) / 2, axis=1)
+    found: Floats = (places / ((live.sum(axis=1) + 1) / 2)[:, None]) ** DIVIDED
+    return found
 
 
 def _seconds_on(cast: Cast, devices: Floats) -> Floats:
@@ -205,7 +242,7 @@ def _goodput(worlds: Worlds) -> Floats:
 
 
 RULES: dict[str, PlayedRule] = {
-    "selfsched": PlayedRule(_selfsched),
+    "selfsched": PlayedRule(_selfsched, resize_repay_factor=REPAID_WITHIN),
     "themis": PlayedRule(_themis),
     "maxmin": PlayedRule(_themis),
     "goodput": PlayedRule(_goodput),

@@ -26,8 +26,8 @@ from selfsched_broker.core.ahead.player import Player, time_on
 from selfsched_broker.core.books import Books, Job
 from selfsched_broker.core.draft import Context, Draft
 from selfsched_broker.core.fairness import Row, is_measured, measured_rows
-from selfsched_broker.core.grants import is_repaid
-from selfsched_broker.core.market import Contender, FairnessOptions
+from selfsched_broker.core.grants import can_be_resized, is_repaid
+from selfsched_broker.core.market import Contender, FairnessOptions, repay_factor
 from selfsched_broker.core.markets import Stakes, build_market
 from selfsched_broker.core.past_runs import held_spans, last_finished, run_seconds
 from selfsched_broker.core.shares import age_seconds, share_over_life
@@ -255,7 +255,8 @@ def _unrepaid_seconds(draft: Draft, job: Job, restart_seconds: float) -> float:
     fairness, pulse = draft.ctx.fairness, draft.books.job_pulses.get(job.id)
     steady = pulse.steady_seconds if pulse else job.steady_seconds
     cost = max(job.move_cost_seconds, restart_seconds)
-    return max(fairness.repay_factor * cost, fairness.repay_min_seconds) - steady
+    factor = repay_factor(draft.ctx.policy, fairness, resizable=can_be_resized(job))
+    return max(factor * cost, fairness.repay_min_seconds) - steady
 
 
 def _guessed(books: Books, ctx: Context, job: Job, usual: _Usual, done: float) -> tuple[Times, bool]:

@@ -6,7 +6,13 @@ devices and needs at least m, they are worth
     weight  m  [ (short + late) U(x) + critical min(x, 1) ],    x = rate(n) / rate(m),
     U(x) = x below 1, 1 + ln x above
 
+and to one that may have several counts
+
+    weight  m  [ max(short, place) min(x, 1) + place (x^0.9 - 1) + late U(x) + critical min(x, 1) ]
+
     short     median remaining time of all / its remaining time, over m
+    place     (k / middle)^0.9, k its place from who has most work (device-seconds) left, middle that
+              of the median job
     late      (rho / 1.3)^6
     critical  30, if its remaining time comes within a term, and within a fifth, of the least time
               in which all work could be done; else 0 (on several models within a term)
@@ -19,8 +25,12 @@ so that, counted by the device,
 * the jobs that will decide when all is done are never made to wait: the least time is
   max(sum of work / devices, longest remaining time), Graham's bound (1969); it is for running at
   all: how many devices they get is not decided by it;
-* further devices bring a job the logarithm of its speed-up, as in proportional fairness, so
-  that what scales badly leaves them to others.
+* further devices go where they bring the sum of all completion times down most. That sum, seen from
+  now and with all jobs played to their ends, grows with the work of a job by what its place says, not
+  by how short it is: where all speed up as n^p, the k-th from the longest counts
+  (k^q - (k - 1)^q)^(1/q), q = 1 / (1 - p), about k^p (Berg, Vesilo, Harchol-Balter, heSRPT,
+  Performance Evaluation 2020). That is what jobs are worth by their rate; a little less than the
+  whole of it (0.9), since those who will come want devices too.
 
 Where there are several models, a second on a placement is worth critical x devices x pace besides,
 pace being the part of a second by which it brings the end of all work nearer (`matching`): jobs
@@ -34,7 +44,8 @@ several models the run is taken in turns on all of them, each for its part of th
 are what the job bids, corrected by the progress seen (`metering`). Where the job has to move, U counts
 with h / (h + 1.2 restart), h being how long that will be of use: a term for a job that waits, for who
 would oust it for as little again; for one that changes its devices until its end, but no longer than a
-term and fifty restarts.
+term and twenty restarts. As a move is weighed so, who can be resized may be moved again after steps
+for two restarts, where other policies wait for ten (`market.repay_factor`).
 
 A placement that was never measured counts as quicker by what measuring it is expected to save
 (`information_seconds` of the bid): a doubtful one is tried where that is cheap.
@@ -67,8 +78,12 @@ MOST_LATE = 1e6
 """What lateness may weigh: beside more, the worths of others would be rounding errors and devices idle."""
 DOUBT = 1.28
 """Standard deviations by which a remaining time may well be longer (90 %)."""
-LASTING = 50.0
-"""Restarts for which a placement is expected to last: five times what repays one."""
+LASTING = 20.0
+"""Restarts for which a placement is expected to last: ten times what repays a change of size."""
+REPAID_WITHIN = 2.0
+"""Restarts' worth of steps that a job which can be resized makes between two moves, at least."""
+DIVIDED = 0.9
+"""Exponent of a job's place, and of its speed-up, where devices beyond the smallest count are divided."""
 SHORTEST = 1e3
 """At most so many times the median job's urgency has a short one, and a long one at least that part."""
 MOST_LEARNED = 0.5
@@ -94,6 +109,7 @@ class Selfsched:
     """Least mean completion within fairness and the critical path; the default."""
 
     name = "selfsched"
+    resize_repay_factor = REPAID_WITHIN
 
     def __init__(self, weights: Weights = Weights()) -> None:
         self._rule = Rule(
@@ -142,6 +158,7 @@ def worths(
         max(outlook.least_remaining for outlook in every),
         matching.soonest if matching else 0.0,
     )
+    places_in_work = _places_in_work({job: outlook.work for job, outlook in outlooks.items()})
     places = {job: at for at, job in enumerate(sorted(outlooks, key=lambda job: outlooks[job].remaining), 1)}
     # While all is done within some terms everybody's end lies within a term of that of all.
     slack = term if matching else min(term, weights.near * soonest)
@@ -161,8 +178,26 @@ def worths(
             lateness=outlook.rho,
             late_from=weights.late_from,
         )
-        found[job] = Valuation(_worth(standing, short + late, critical, pace, market), merit)
+        further = places_in_work[job] if len(standing.allowed) > 1 else None
+        urgency = _Urgency(short, late, critical, further)
+        found[job] = Valuation(_worth(standing, urgency, pace, market), merit)
     return found
+
+
+def _places_in_work(work: Mapping[str, float]) -> dict[str, float]:
+    """What the work of each job is worth beyond its smallest count; that of the median job: 1.
+
+    The k-th of jobs from the one with most work on, over the middle, to the power of `DIVIDED`. Of
+    those that have the same each has the mean of their places.
+    """
+    ordered = sorted(work.values(), reverse=True)
+    first: dict[float, int] = {}
+    last: dict[float, int] = {}
+    for at, amount in enumerate(ordered, start=1):
+        first.setdefault(amount, at)
+        last[amount] = at
+    middle = (len(ordered) + 1) / 2
+    return {job: ((first[w] + last[w]) / 2 / middle) ** DIVIDED for job, w in work.items()}
 
 
 def _weightiest(short: float, late: float, critical: float) -> Literal["short", "late", "critical"]:
@@ -175,12 +210,28 @@ def _pace(matching: Matching, job: str, scale: float, remaining_seconds: float) 
     return scale * matching.pace(job, remaining_seconds)
 
 
+@dataclass(frozen=True, slots=True)
+class _Urgency:
+    """What counts for a job, by the device of its smallest count."""
+
+    short: float
+    late: float
+    critical: float
+    further: float | None
+    """What its work beyond that count is worth; None: it runs on one count only."""
+
+    def worth(self, gain: float, lasting: float) -> float:
+        """Of going so many times as fast as on the smallest count."""
+        useful = gain if gain < 1 else 1 + math.log(gain)
+        first, more = self.short * useful, 0.0
+        if self.further is not None:
+            first = max(self.short, self.further) * min(gain, 1.0)
+            more = self.further * max(gain**DIVIDED - 1, 0.0)
+        return (first + more + self.late * useful) * lasting + self.critical * min(gain, 1.0)
+
+
 def _worth(
-    standing: Standing,
-    urgency: float,
-    critical: float,
-    pace: Callable[[float], float] | None,
-    market: Market,
+    standing: Standing, urgency: _Urgency, pace: Callable[[float], float] | None, market: Market
 ) -> Worth:
     smallest = standing.allowed[0]
     undone = max(1.0 - standing.contender.fraction_done, 1e-9)
@@ -194,9 +245,8 @@ def _worth(
         if moves and placement.devices != standing.held:
             remaining -= min(placement.information_seconds, MOST_LEARNED * remaining)
         gain = undone / max(remaining, _LEAST_SECONDS) / reference
-        useful = gain if gain < 1 else 1 + math.log(gain)
         lasting = _lasting(standing, placement, options) if moves else 1.0
-        worth = smallest * (urgency * useful * lasting + critical * min(gain, 1.0))
+        worth = smallest * urgency.worth(gain, lasting)
         if pace is not None:
             worth += pace(placement.remaining_seconds) * lasting
         return standing.weight * worth
