@@ -125,7 +125,7 @@ def test_t22_where_no_device_was_reported_the_panel_says_so(tab: Page) -> None:
 
 
 def test_u4_u5_u15_whose_memory_it_is_is_said_of_a_held_gpu(
-    box: Box, tab: Page, holder: int, another: int, monkeypatch: pytest.MonkeyPatch
+    box: Box, tab: Page, holder: int, another: int, axe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box.reports(*EMPTY)
     process = ProcessOnNode(node=BOX, pid=holder, session=holder, started=1)
@@ -144,6 +144,9 @@ def test_u4_u5_u15_whose_memory_it_is_is_said_of_a_held_gpu(
     tab.sees("42.0 GiB of 80.0 GiB of memory in use, 50% busy")
     tab.sees(re.compile(rf"process {holder} .*: 1\.0 GiB$"))
     tab.shoot("devices")
+    tab.page.add_script_tag(path=str(axe))
+    found = tab.page.evaluate("() => axe.run('#selfsched-panel', {resultTypes: ['violations']})")
+    assert [(fault["id"], fault["nodes"][0]["html"][:120]) for fault in found["violations"]] == []
     monkeypatch.setenv("SELFSCHED_LAB_SOCKET", str(box.lab.broker.running.addresses.socket))
     shown = repr(selfsched.show())
     assert "GPU 0 on box (A100, GPU-8f6c2f6e): 42.0 GiB of 80.0 GiB of memory in use; 50% busy" in shown
