@@ -14,7 +14,7 @@ export interface Change {
 /**
  * What happened, in the order of the jobs as they are now.
  *
- * @param before - jobs as they were; of a job that was not among them nothing is told.
+ * @param before - jobs as they were; of a job that was not among them it is told what it has already.
  * @param after - jobs as they are, with those that ended.
  * @param account - whose jobs count.
  */
@@ -23,19 +23,19 @@ export function changesBetween(before: readonly JobView[], after: readonly JobVi
   const found: Change[] = [];
   for (const job of after) {
     const was = known.get(job.job);
-    const kind = job.account === account && was !== undefined ? kindOf(was, job) : null;
-    if (kind !== null && was !== undefined) {
-      found.push({ kind, job, before: was.devices.length, after: job.devices.length });
+    const kind = job.account === account ? kindOf(was, job) : null;
+    if (kind !== null) {
+      found.push({ kind, job, before: was?.devices.length ?? 0, after: job.devices.length });
     }
   }
   return found;
 }
 
-function kindOf(was: JobView, is: JobView): ChangeKind | null {
+function kindOf(was: JobView | undefined, is: JobView): ChangeKind | null {
   if (is.state === 'ended') {
-    return was.state === 'ended' ? null : 'ended';
+    return was === undefined || was.state === 'ended' ? null : 'ended';
   }
-  const [before, after] = [was.devices.length, is.devices.length];
+  const [before, after] = [was?.devices.length ?? 0, is.devices.length];
   if (before === after) {
     return null;
   }

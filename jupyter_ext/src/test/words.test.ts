@@ -44,6 +44,8 @@ test('what happened to my jobs is told, to others nothing', () => {
   assert.deepEqual(kinds(job({ devices: [device, device] }), job({ devices: [device] })), ['shrank']);
   assert.deepEqual(kinds(job({ devices: [device] }), job({})), ['lost_all']);
   assert.deepEqual(kinds(job({}), job({ state: 'ended' })), ['ended']);
+  assert.deepEqual(changesBetween([], [job({ devices: [device] })], 'ada').map(change => change.kind), ['started']);
+  assert.deepEqual(changesBetween([], [job({ state: 'ended' })], 'ada'), []);
   assert.deepEqual(kinds(job({ account: 'eve' }), job({ account: 'eve', state: 'ended' })), []);
 });
 
