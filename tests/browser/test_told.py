@@ -56,6 +56,28 @@ def test_however_many_jobs_end_between_two_looks_each_end_is_told(lab: Lab, tab:
     told.get_by_text(re.compile("7 more jobs ended, 7 of them done")).first.wait_for(timeout=PATIENCE_MS)
 
 
+def test_a_renamed_notebook_keeps_its_job_in_its_toolbar(lab: Lab, tab: Page) -> None:
+    cell = {"cell_type": "code", "source": "1", "metadata": {}, "outputs": [], "execution_count": None}
+    kernel = {"name": "python3", "display_name": "Python 3"}
+    notebook = {"cells": [cell], "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 4}
+    (lab.jupyter.home / "renamed.ipynb").write_text(json.dumps(notebook))
+    job = register(lab.broker.admin, "kept", min_devices=1, max_devices=2)
+    until_leased(lab.broker.admin, job)
+    with lab.jupyter.client() as client:
+        session = {"path": "renamed.ipynb", "name": "", "type": "notebook", "kernel": {"name": "python3"}}
+        kernel_id = client.post(f"{lab.jupyter.url}api/sessions", json=session).json()["kernel"]["id"]
+        run = {
+            "name": "r1", "job": job, "job_name": "kept", "notebook": "before.ipynb", "state": "running",
+            "kernel_id": kernel_id,
+        }  # fmt: skip
+        tab.page.route("**/selfsched/api/runs", lambda route: route.fulfill(json=[run]))
+        tab.open_notebook("renamed.ipynb")
+        item = tab.page.locator(".jp-selfsched-toolbar button").filter(has_text=re.compile("[12] device"))
+        item.wait_for(timeout=PATIENCE_MS)
+        tab.page.unroute_all(behavior="wait")
+        assert client.delete(f"{lab.jupyter.url}api/kernels/{kernel_id}").status_code == 204
+
+
 @pytest.fixture
 def in_brackets(lab: Lab) -> Iterator[dict[str, Any]]:
     """Another language is chosen: English with each string in brackets; what the server says of it."""
