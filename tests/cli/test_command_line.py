@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cli.commands import selfsched
 
-COMMANDS = ("demo", "run", "status", "forecast", "explain", "verify", "doctor")
+COMMANDS = ("demo", "run", "status", "forecast", "explain", "verify", "doctor", "runs", "attach", "stop")
 
 
 def refused(done: object, *words: str) -> None:

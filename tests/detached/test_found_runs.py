@@ -14,6 +14,7 @@ from selfsched.commands.runs import show_runs, stop_run
 from selfsched.elastic.found_runs import find_runs, newest_detached, run_named
 from selfsched.elastic.run_directory import RunOutcome, open_run
 from selfsched.errors import Refused
+from selfsched.magics import line_magic
 
 
 def test_each_run_says_how_it_stands_newest_first(tmp_path: Path) -> None:
@@ -96,6 +97,17 @@ def test_they_are_listed_for_people_and_for_programs(
     assert (first["step"], first["planned_steps"], first["notebook"]) == (12, 40, "/home/ada/night.ipynb")
     assert (second["state"], second["step"], second["message"]) == ("failed", 3, "boom")
     running.end()
+
+
+def test_a_magic_lists_them_and_says_what_it_cannot_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SELFSCHED_RUNS_DIR", str(tmp_path))
+    MadeUpRun(tmp_path, "night").end()
+    line_magic("runs")
+    assert "night  finished" in capsys.readouterr().out
+    line_magic("stop day")
+    assert "selfsched: there is no run 'day' in " in capsys.readouterr().err
 
 
 def test_only_what_runs_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
