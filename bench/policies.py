@@ -1,4 +1,4 @@
-"""What policies and settings do: `python -m bench.policies [--traces FOLDER] [--json] [--quick]`.
+"""What policies and settings do: `python -m bench.policies [--traces FOLDER] [--only PART] [--json]`.
 
 *Sensitivity*: random labs of sixteen devices (Poisson arrivals, lognormal durations, gangs and
 elastic jobs), one setting varied at a time, under the default policy and under `themis`; means over
@@ -11,6 +11,11 @@ use them, wrong by a fixed factor.
 
 *Frontier*: the default policy on the 120 gangs with its weights for fairness and for the end of all
 work varied: what a smaller worst rho costs; `--picture FILE` draws it.
+
+With `--steptimes FILE --convergence FILE` besides, the tables of measured step times and of iterations:
+
+*Elastic*: the default policy and `themis` on each `elastic_pollux_N.csv` of the folder: 16 nodes of four T4,
+rounds of 60 s, a restart of 30 s.
 """
 
 from __future__ import annotations
@@ -39,6 +44,9 @@ KNOWS: dict[str, str] = {
 USES_TIMES = ("selfsched", "themis", "srtf")
 GANGS = (("rigid_120_32gpu.csv", 32), ("rigid_220_64gpu.csv", 64))
 NOISE, NOISE_SEEDS = 0.2, 10
+ELASTIC = "elastic_pollux_[0-9].csv"
+ELASTIC_POLICIES = ("selfsched", "themis")
+PARTS = ("sensitivity", "policies", "frontier", "elastic")
 FRONTIER = tuple(
     Weights(late_from=late_from, late_power=power, critical=critical)
     for late_from, power in ((1.0, 6.0), (1.3, 6.0), (1.3, 12.0))
@@ -51,7 +59,7 @@ class Line:
     """One line of a table; times in seconds, means over seeds."""
 
     part: str
-    """`sensitivity`, `policies` or `frontier`."""
+    """One of `PARTS`."""
     setting: str
     value: str
     policy: str
@@ -94,6 +102,18 @@ def frontier(folder: Path, quick: bool) -> Iterator[Line]:
             f"late_from {weights.late_from:g}, power {weights.late_power:g}, critical {weights.critical:g}"
         )
         yield _line("frontier", name, value, "selfsched", 1, asdict(run.figures))
+
+
+def elastic(folder: Path, steptimes: Path, convergence: Path) -> Iterator[Line]:
+    """Jobs whose step times were measured, with another number of devices whenever that is better."""
+    words = Words(
+        cluster="16x4:aws", steptimes=steptimes, convergence=convergence, round_seconds=60.0, restart=30.0
+    )
+    for path in sorted(folder.glob(ELASTIC)):
+        scenario = build_scenario(path, words)
+        for policy in ELASTIC_POLICIES:
+            (run,) = run_all(scenario, [lambda: policy_named(policy)])  # noqa: B023
+            yield _line("elastic", path.name, "", policy, 1, asdict(run.figures))
 
 
 def _line(part: str, setting: str, value: str, policy: str, seeds: int, figures: dict[str, float]) -> Line:
@@ -174,17 +194,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m bench.policies", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--traces", type=Path, metavar="FOLDER", help="where the traces of gangs lie")
+    parser.add_argument("--steptimes", type=Path, metavar="FILE", help="step times of the elastic traces")
+    parser.add_argument("--convergence", type=Path, metavar="FILE", help="iterations of the elastic traces")
+    parser.add_argument("--only", choices=PARTS, help="this part and no other")
     parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the frontier (needs --traces)")
     parser.add_argument("--quick", action="store_true", help="a few small runs")
     options = parser.parse_args(arguments)
-    folder: Path | None = options.traces
-    missing = [name for name, _ in GANGS if folder is not None and not (folder / name).is_file()]
-    if missing:
-        print(f"there is no {missing[0]} in {folder}", file=sys.stderr)
+    refused = _refusal(options)
+    if refused:
+        print(refused, file=sys.stderr)
         return 2
     lines: list[Line] = []
-    for part in _parts(folder, options.quick):
+    for part in _parts(options):
         for line in part:
             print(f"{line.part}: {line.setting} {line.value} {line.policy}", file=sys.stderr)
             lines.append(line)
@@ -197,14 +219,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parts(folder: Path | None, quick: bool) -> Iterator[Iterator[Line]]:
-    yield sensitivity(quick)
-    if folder is not None:
-        yield on_traces(folder, quick)
-        yield frontier(folder, quick)
+def _refusal(options: argparse.Namespace) -> str:
+    """What is wrong with the arguments; empty: nothing."""
+    folder, tables = options.traces, (options.steptimes, options.convergence)
+    for name, _ in GANGS if folder is not None and options.only not in ("sensitivity", "elastic") else ():
+        if not (folder / name).is_file():
+            return f"there is no {name} in {folder}"
+    if (tables[0] is None) != (tables[1] is None):
+        return "--steptimes and --convergence go together"
+    for table in tables:
+        if table is not None and not table.is_file():
+            return f"there is no {table}"
+    if options.only not in (None, "sensitivity") and folder is None:
+        return f"--only {options.only} needs --traces FOLDER"
+    if options.only == "elastic" and tables[0] is None:
+        return "--only elastic needs --steptimes FILE and --convergence FILE"
+    return ""
 
 
-__all__ = ["Case", "Line", "frontier", "main", "on_traces", "sensitivity", "table_of"]
+def _parts(options: argparse.Namespace) -> Iterator[Iterator[Line]]:
+    folder: Path | None = options.traces
+    if options.only in (None, "sensitivity"):
+        yield sensitivity(options.quick)
+    if folder is None:
+        return
+    if options.only in (None, "policies"):
+        yield on_traces(folder, options.quick)
+    if options.only in (None, "frontier"):
+        yield frontier(folder, options.quick)
+    if options.only in (None, "elastic") and options.steptimes is not None:
+        yield elastic(folder, options.steptimes, options.convergence)
+
+
+__all__ = ["Case", "Line", "elastic", "frontier", "main", "on_traces", "sensitivity", "table_of"]
 
 if __name__ == "__main__":
     sys.exit(main())
