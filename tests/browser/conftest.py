@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,17 @@ AXE = Path(__file__).parents[2] / "jupyter_ext" / "node_modules" / "axe-core" / 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 BASE_URL = "/user/ada/"
 Opener = Callable[..., AbstractContextManager[Page]]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Leave a picture of each page in which something is not as it should be."""
+    report = yield
+    given = getattr(item, "funcargs", {}).values()
+    for number, page in enumerate(page for page in given if isinstance(page, Page)):
+        if report.when == "call" and report.failed:
+            page.shoot(f"failed-{item.name.partition('[')[0]}-{number}")
+    return report
 
 
 def needs(there: object, what: str) -> None:
@@ -81,6 +92,15 @@ def opener(chromium: Any) -> Opener:
 def tab(lab: Lab, opener: Opener, no_jobs_left: None) -> Iterator[Page]:
     """JupyterLab in a tab of its own."""
     with opener(lab.jupyter.url) as page:
+        page.open()
+        yield page
+
+
+@pytest.fixture
+def timed_tab(lab: Lab, opener: Opener, no_jobs_left: None) -> Iterator[Page]:
+    """One whose clock a test moves on."""
+    with opener(lab.jupyter.url) as page:
+        page.time_is_ours()
         page.open()
         yield page
 
