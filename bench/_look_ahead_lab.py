@@ -4,12 +4,14 @@ A scene is taken after what the broker decided at an instant: an arrival, an end
 the broker itself looks ahead. Simulated jobs make no forecast of their own; each bids its times from its
 arrival on, wrong by a factor of log-standard deviation `NOISE` that stays over its life, and says so.
 
-A lab is *open*: jobs arrive as time goes by, and what is foreseen knows of none that comes later; or
-*closed*: all jobs of it are there from the start.
+A lab is *open*: jobs arrive all the time, and what is foreseen knows of none that comes later. Twice as many
+arrive as are counted, and scenes are taken while the middle half of them comes: before, the broker has no
+record of who comes, and after, nobody comes any more. Or it is *closed*: all jobs are there from the start.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -56,13 +58,16 @@ class Witness:
     """Takes scenes while it listens to a simulation."""
 
     every: float
+    within: tuple[float, float] = (0.0, math.inf)
+    """Seconds from and to which scenes are taken."""
     scenes: list[Scene] = field(default_factory=list)
     simulation: Simulation | None = None
     _next_at: float = 0.0
 
     def hear(self, said: Said) -> None:
         """Keep the books as they are after the last decision of an instant."""
-        if said.call != "advance" or self.simulation is None:
+        first, last = self.within
+        if said.call != "advance" or self.simulation is None or not first <= said.at_seconds <= last:
             return
         at_once = bool(self.scenes) and self.scenes[-1].made_at == said.at_seconds
         if not at_once and said.at_seconds < self._next_at:
@@ -85,10 +90,13 @@ def _context(simulation: Simulation, now: float) -> Context:
 
 def run_lab(devices: int, seed: int, policy: str, *, closed: bool, jobs: int) -> list[Held]:
     """Simulate one lab; all forecasts of all its scenes, beside what came."""
-    trace = honest_jobs(devices, seed, jobs)
     if closed:
-        trace = [replace(job, arrival_seconds=0.0) for job in trace]
-    witness = Witness(EVERY_SECONDS)
+        trace = [replace(job, arrival_seconds=0.0) for job in honest_jobs(devices, seed, jobs)]
+        witness = Witness(EVERY_SECONDS)
+    else:
+        trace = honest_jobs(devices, seed, 2 * jobs)
+        arrivals = sorted(job.arrival_seconds for job in trace)
+        witness = Witness(EVERY_SECONDS, (arrivals[jobs // 2], arrivals[3 * jobs // 2]))
     options = SimulationOptions(
         cluster=cluster_of(devices),
         habits=Habits(restart_seconds=RESTART_SECONDS, noise=NOISE, seed=seed),

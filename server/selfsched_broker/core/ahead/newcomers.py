@@ -4,7 +4,9 @@ Nobody can know who will come; what is known is who came. In each world things g
 stretch of the record: it begins at a random instant of it, and whoever registered after that comes as much
 later now; where the record ends, another stretch begins (a moving-block bootstrap: Kuensch, Annals of
 Statistics 17, 1989). So arrivals keep their own rhythm. Where they are as good as independent it is a Poisson
-process of the rate of late; where forty came at once and nobody since, hardly a world has newcomers.
+process of the rate of late; where forty came at once and nobody since, hardly a world has newcomers. How
+often they come is itself known to one part in the root of their number only: each world's time is stretched
+by a draw of that.
 
 A newcomer is as one of those was: with its device counts, its account, and the time that its run took, or
 is going to take. It bids that time: first visits are not played. A short record, or one with few jobs, tells
@@ -154,8 +156,10 @@ def _arrivals(record: Record, rng: np.random.Generator) -> list[tuple[float, int
     """(seconds from now, place in the record) of the first newcomers of one world."""
     found: list[tuple[float, int]] = []
     now = 0.0
+    # As many as came would have been more or fewer by chance: the rate is known to 1 / sqrt(n) only.
+    slower = len(record.came) / rng.gamma(len(record.came))
     for _ in range(_MOST_STRETCHES):
         begins = float(rng.uniform(0.0, record.seconds))
         found += [(now + at - begins, n) for n, (at, _) in enumerate(record.came) if at > begins]
         now += record.seconds - begins
-    return found[:MOST_NEWCOMERS]
+    return [(seconds * slower, at) for seconds, at in found[:MOST_NEWCOMERS]]
