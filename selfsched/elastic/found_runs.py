@@ -146,6 +146,14 @@ def newest_detached(parent: Path, *, notebook: str | None = None, with_module: b
     return (of_notebook or runs)[0]
 
 
+def going_on_of(notebook: str | None, parent: Path) -> tuple[str, ...]:
+    """Names of the detached runs of a notebook that go on, of an earlier kernel maybe; newest first."""
+    if notebook is None:
+        return ()
+    runs = (run for run in find_runs(parent) if run.state == "running" and run.job.detached)
+    return tuple(run.name for run in runs if run.job.notebook == notebook)
+
+
 def _listed(runs: Sequence[FoundRun]) -> str:
     shown = ", ".join(f"{run.name} ({run.state}, started {started(run)})" for run in runs[:_MOST_NAMED])
     return shown + (f" and {len(runs) - _MOST_NAMED} more" if len(runs) > _MOST_NAMED else "")

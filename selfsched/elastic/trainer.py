@@ -21,6 +21,7 @@ from selfsched import settings
 from selfsched.elastic import channel
 from selfsched.elastic.attach import AttachedRun, detached_words
 from selfsched.elastic.fit_end import raise_as_ended
+from selfsched.elastic.found_runs import going_on_of, runs_of
 from selfsched.elastic.job import JobDescription, installed_version
 from selfsched.elastic.payload import PYTHON_VERSION, Payload, cell_sources, write_payload
 from selfsched.elastic.plain_errors import plainly
@@ -159,6 +160,7 @@ class Trainer:
     def _run(self, payload: Payload, detach: bool) -> RunOutcome:
         from selfsched.elastic.views import shows_bar, view_for_here
 
+        others = going_on_of(this_notebook(), runs_of(self._settings)) if detach else ()
         if self._unfinished is not None and self._unfinished.exists():
             directory, lock = reopen_run(self._unfinished)
         else:
@@ -176,6 +178,8 @@ class Trainer:
             raise
         if detach:
             view.show(channel.Said(text=detached_words(job)))
+            for other in others:
+                view.show(channel.Said(text=f"the run {other} of this notebook goes on as well"))
         try:
             return AttachedRun(job, lock).follow(view)
         finally:

@@ -11,7 +11,7 @@ import pytest
 from detached.made_up import FINISHED, MadeUpRun
 
 from selfsched.commands.runs import show_runs, stop_run
-from selfsched.elastic.found_runs import find_runs, newest_detached, run_named
+from selfsched.elastic.found_runs import find_runs, going_on_of, newest_detached, run_named
 from selfsched.elastic.run_directory import RunOutcome, open_run
 from selfsched.errors import Refused
 from selfsched.magics import line_magic
@@ -77,6 +77,21 @@ def test_the_newest_of_this_notebook_comes_before_newer_ones_of_others(tmp_path:
     assert newest_detached(tmp_path, notebook="/home/ada/a.ipynb").name == "mine"
     assert newest_detached(tmp_path, notebook="/home/ada/c.ipynb", with_module=True).name == "other"
     assert newest_detached(tmp_path).name == "script"
+
+
+def test_what_goes_on_of_a_notebook_is_known_to_its_next_kernel(tmp_path: Path) -> None:
+    here = {"notebook": "/home/ada/a.ipynb"}
+    runs = [
+        MadeUpRun(tmp_path, "night", **here, started_at_unix=1.0),
+        MadeUpRun(tmp_path, "day", **here, started_at_unix=2.0),
+        MadeUpRun(tmp_path, "bound", **here, detached=False),
+        MadeUpRun(tmp_path, "other", notebook="/home/ada/b.ipynb"),
+    ]
+    MadeUpRun(tmp_path, "over", **here).end()
+    assert going_on_of("/home/ada/a.ipynb", tmp_path) == ("day", "night")
+    assert going_on_of(None, tmp_path) == ()
+    for run in runs:
+        run.end()
 
 
 def test_they_are_listed_for_people_and_for_programs(

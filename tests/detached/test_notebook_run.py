@@ -16,6 +16,7 @@ import torch
 from supervisor.runs import is_alive, wait_for
 
 from selfsched.elastic.checkpoints import CheckpointStore
+from selfsched.elastic.found_runs import going_on_of
 from selfsched.elastic.job import JobDescription
 from selfsched.elastic.run_directory import RunDirectory
 
@@ -137,6 +138,29 @@ def second(house: House) -> Any:
     return house.kernel()
 
 
+@pytest.fixture(scope="module")
+def notebook(second: Any) -> Any:
+    """The same kernel, once it has run the notebook's first cell."""
+    assert second.run(SETUP)[1] is None
+    return second
+
+
+@pytest.fixture(scope="module")
+def night(house: House) -> RunDirectory:
+    """A run in its tenth step, which goes on when its kernel has been killed."""
+    first = house.kernel()
+    first.run(SETUP)
+    first.client.execute(f"fit('night', detach=True, gate={str(house.root / 'night')!r})")
+    house.wait_at_gate("night")
+    assert going_on_of(str(house.root / "night.ipynb"), house.runs) == ("night",)
+    first.manager.provisioner.process.kill()
+    wait_for(lambda: house.has_told("night", '"user_left"'), what="the kernel to be missed")
+    found = RunDirectory(house.runs / "night")
+    assert found.is_held
+    (house.root / "night").touch()
+    return found
+
+
 def newest_weights(directory: RunDirectory) -> dict[str, Any]:
     """Of the run's newest checkpoint, read as plain Lightning reads it."""
     checkpoint = CheckpointStore(directory.path / "fits" / "1").newest()
@@ -162,16 +186,9 @@ def test_with_nothing_to_attach_to_it_says_so_in_one_line(second: Any) -> None:
 
 
 def test_u10_a_killed_kernels_run_goes_on_and_the_next_kernel_has_its_model(
-    house: House, second: Any
+    house: House, night: RunDirectory, second: Any
 ) -> None:
-    first = house.kernel()
-    first.run(SETUP)
-    first.client.execute(f"fit('night', detach=True, gate={str(house.root / 'night')!r})")
-    house.wait_at_gate("night")
-    first.manager.provisioner.process.kill()
-    wait_for(lambda: house.has_told("night", '"user_left"'), what="the kernel to be missed")
-    assert RunDirectory(house.runs / "night").is_held
-    (house.root / "night").touch()
+    assert second.run("import selfsched")[1] is None
     text, error = second.run("run = selfsched.attach()")
     assert error is None, text + error
     pictures = [m["content"]["data"] for m in second.messages if m["msg_type"] == "update_display_data"]
@@ -179,9 +196,8 @@ def test_u10_a_killed_kernels_run_goes_on_and_the_next_kernel_has_its_model(
     assert "finished after" in pictures[-1]["text/plain"]
     assert "run night, started" in text
     assert second.value("run.outcome") == "finished"
-    directory = house.ended("night")
     assert not house.has_told("night", '"stop_asked"')
-    assert_weights(second, "run.model", directory)
+    assert_weights(second, "run.model", house.ended("night"))
     assert second.value("(type(run.model).__name__, run.trainer.global_step)") == ("Model", 30)
     assert second.value("run.trainer.state.status.name") == "FINISHED"
     assert second.value("list(run.callback_metrics)") == ["loss"]
@@ -192,14 +208,12 @@ def test_u10_a_killed_kernels_run_goes_on_and_the_next_kernel_has_its_model(
     assert "finished" in listed.stdout
 
 
-def test_stop_leaves_a_run_again_and_again_and_it_goes_on(house: House, second: Any) -> None:
-    assert second.run(SETUP)[1] is None
-
+def test_stop_leaves_a_run_again_and_again_and_it_goes_on(house: House, notebook: Any) -> None:
     def stop_the_cell() -> None:
         house.wait_for_steps("left")
-        second.manager.interrupt_kernel()
+        notebook.manager.interrupt_kernel()
 
-    text, error = second.run("fit('left', detach=True, epochs=40, step_seconds=0.2)", stop_the_cell)
+    text, error = notebook.run("fit('left', detach=True, epochs=40, step_seconds=0.2)", stop_the_cell)
     assert "the run left outlives this process" in text
     assert error is not None
     assert error.startswith("Detached: the run left goes on without this process; selfsched.attach('left')")
@@ -207,36 +221,37 @@ def test_stop_leaves_a_run_again_and_again_and_it_goes_on(house: House, second: 
     assert len(error.splitlines()) == 1
 
     def interrupt() -> None:
-        heard = second.client.get_iopub_msg
+        heard = notebook.client.get_iopub_msg
         wait_for(lambda: heard(timeout=60)["msg_type"] == "display_data", what="a picture")
-        second.manager.interrupt_kernel()
+        notebook.manager.interrupt_kernel()
 
-    _text, error = second.run("selfsched.attach('left')", interrupt)
+    _text, error = notebook.run("selfsched.attach('left')", interrupt)
     assert error is not None
     assert error.startswith("Detached: ")
     directory = RunDirectory(house.runs / "left")
     assert directory.is_held
     assert not house.has_told("left", '"stop_asked"')
-    _text, error = second.run("selfsched.attach('left', wait=False)")
+    _text, error = notebook.run("selfsched.attach('left', wait=False)")
     assert error is not None
     assert error.startswith("CheckpointUnusable: the run left has left no checkpoint yet")
     told = house.command("stop", "left")
     assert told.returncode == 0, told.stderr
     assert "stopped; checkpoint at step" in told.stderr
-    text, error = second.run("run = selfsched.attach('left', Model())")
+    text, error = notebook.run("run = selfsched.attach('left', Model())")
     assert error is None, text + error
     assert "the run was stopped; it is at step" in text
-    assert_weights(second, "run.model", house.ended("left"))
+    assert_weights(notebook, "run.model", house.ended("left"))
     code = "run.model.step_seconds = 0.0; run.trainer.fit(run.model, run.datamodule)"
-    assert second.run(code)[1] is None
-    assert second.value("run.trainer.global_step") == 1200
+    assert notebook.run(code)[1] is None
+    assert notebook.value("run.trainer.global_step") == 1200
 
 
-def test_what_the_training_raises_is_raised_by_fit_and_by_attach_alike(house: House, second: Any) -> None:
-    setting = "os.environ['SELFSCHED_DETACH'] = '1'"
-    _text, at_fit = second.run(f"{setting}\nfit('raising', raise_at=5)\ndel os.environ['SELFSCHED_DETACH']")
+def test_what_the_training_raises_is_raised_by_fit_and_by_attach_alike(house: House, notebook: Any) -> None:
+    notebook.run("os.environ['SELFSCHED_DETACH'] = '1'")
+    _text, at_fit = notebook.run("fit('raising', raise_at=5)")
+    notebook.run("del os.environ['SELFSCHED_DETACH']")
     assert JobDescription.read(house.runs / "raising").detached
-    _text, again = second.run("selfsched.attach('raising')")
+    _text, again = notebook.run("selfsched.attach('raising')")
     assert at_fit is not None
     assert at_fit.count('raise ValueError("boom")') == 1
     assert "raised ValueError: boom" in at_fit
@@ -244,7 +259,7 @@ def test_what_the_training_raises_is_raised_by_fit_and_by_attach_alike(house: Ho
 
 
 def test_a_supervisor_that_was_killed_is_said_and_the_run_goes_on_when_asked(
-    house: House, second: Any
+    house: House, notebook: Any
 ) -> None:
     """As where the machine went down: no word of the end is left, and a checkpoint is (of step 7)."""
 
@@ -259,31 +274,33 @@ def test_a_supervisor_that_was_killed_is_said_and_the_run_goes_on_when_asked(
 
     gate = str(house.root / "lost")
     code = f"fit('lost', detach=True, plan='1@0,2@7', gate={gate!r})"
-    _text, error = second.run(code, kill_the_supervisor)
+    _text, error = notebook.run(code, kill_the_supervisor)
     assert error is not None
     assert error.startswith("RankFailed: the run's supervisor died (signal 9); its ranks ended with it. ")
-    _text, error = second.run("selfsched.attach('lost')")
+    _text, error = notebook.run("selfsched.attach('lost')")
     assert error is not None
     assert error.startswith("RankFailed: the run lost ended without a word: its supervisor was killed")
     assert len(told("segment_began")) == 2
     assert "selfsched.attach('lost', resume=True) goes on from step 7" in error
     Path(gate).touch()
-    text, error = second.run("run = selfsched.attach('lost', resume=True)")
+    text, error = notebook.run("run = selfsched.attach('lost', resume=True)")
     assert error is None, text + error
     first, *later = [event["step"] for event in told("fit_started")]
     assert (first, set(later)) == (0, {7})
-    assert second.value("(run.outcome, run.trainer.global_step)") == ("finished", 30)
-    assert_weights(second, "run.model", house.ended("lost"))
+    assert notebook.value("(run.outcome, run.trainer.global_step)") == ("finished", 30)
+    assert_weights(notebook, "run.model", house.ended("lost"))
 
 
-def test_a_module_that_does_not_fit_and_a_payload_that_is_gone_are_said(house: House, second: Any) -> None:
-    _text, error = second.run("selfsched.attach('night', torch.nn.Linear(2, 2))")
+def test_a_module_that_does_not_fit_and_a_payload_that_is_gone_are_said(
+    night: RunDirectory, notebook: Any
+) -> None:
+    _text, error = notebook.run("selfsched.attach('night', torch.nn.Linear(2, 2))")
     assert error is not None
     assert error.startswith("Refused: these weights do not fit the module: ")
-    (house.runs / "night" / "payload.pkl").unlink()
-    _text, error = second.run("selfsched.attach('night')")
+    night.payload.unlink()
+    _text, error = notebook.run("selfsched.attach('night')")
     assert error is not None
     assert error.startswith("Refused: the module of the run night was not kept")
-    _text, error = second.run("run = selfsched.attach('night', Model())")
+    _text, error = notebook.run("run = selfsched.attach('night', Model())")
     assert error is None
-    assert_weights(second, "run.model", RunDirectory(house.runs / "night"))
+    assert_weights(notebook, "run.model", night)
