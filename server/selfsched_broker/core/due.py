@@ -62,6 +62,8 @@ def restart(books: Books, ctx: Context) -> Decision[None]:
                 fraction_done=job.fraction_done,
                 steady_seconds=job.steady_seconds,
                 stepped_at=ctx.now,
+                meter=job.meter.interrupted(),
+                tally=job.tally,
             )
         )
     held = any(not lease.end_reason for lease in books.open_leases())

@@ -32,7 +32,7 @@ from selfsched_broker.core.draft import Context, Decision, Draft
 from selfsched_broker.core.grants import change_job, is_repaid, settle_claims, take_word
 from selfsched_broker.core.leases import JOB_TABLE, ClaimEvent, JobEvent, Refusal, step
 from selfsched_broker.core.metering import Meter, claim_for
-from selfsched_broker.core.track_record import TrackRecord, tallied
+from selfsched_broker.core.track_record import Tally, TrackRecord, tallied
 from selfsched_broker.core.views import instructions
 
 
@@ -272,6 +272,8 @@ def _keep_progress(draft: Draft, job_id: str) -> None:
             planned_steps=pulse.planned_steps,
             fraction_done=pulse.fraction_done,
             steady_seconds=pulse.steady_seconds,
+            meter=pulse.meter,
+            tally=pulse.tally,
             progress_at=draft.now,
         )
     )
@@ -323,6 +325,8 @@ def end_job(draft: Draft, job_id: str, message: EndJob) -> None:
             outcome=message.outcome,
             fraction_done=1.0 if message.outcome is Outcome.FINISHED else job.fraction_done,
             ended_at=draft.now,
+            meter=Meter(),
+            tally=Tally(),
             paused_at=None,
             paused_seconds=job.paused_seconds + paused,
             waiting_since=None,

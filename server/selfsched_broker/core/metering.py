@@ -75,6 +75,16 @@ class Meter:
             told=self.told, paces=self.paces,
         )  # fmt: skip
 
+    def interrupted(self) -> Meter:
+        """After a restart of the broker: what is known stays, a run on devices is seen anew.
+
+        Broker time stood still meanwhile and the job went on, so that a pace across it would be too quick.
+        """
+        return replace(
+            self, devices=(), since=None, fraction=0.0, step=0, base=self.factor,
+            base_sigma_log=self.sigma_log,
+        )  # fmt: skip
+
     def noted(self, here: Placement, claimed_seconds: float, believed_seconds: float) -> Meter:
         """After a comparison: the claim it was about, and the pace where that is known by now.
 

@@ -189,8 +189,12 @@ class Job(Record):
     """Integral of the share over the job's life, devices x seconds, up to `share_mark`."""
     share_mark: float = 0.0
     """The account's `share_sum` up to which it is counted."""
+    meter: Meter = field(default_factory=Meter)
+    """Its claims beside the pace seen, ..."""
+    tally: Tally = field(default_factory=Tally)
+    """... and what it claimed first beside what it took, as last made durable; empty once it has ended."""
     progress_at: float = 0.0
-    """When `step` and `fraction_done` were last made durable; the pulse has the newest."""
+    """When `step`, `fraction_done` and these were last made durable; the pulse has the newest."""
     visited: bool = False
     """Has made its first visit."""
     moved_at: float | None = None
