@@ -20,6 +20,7 @@ from selfsched_broker.core.ahead.cast import NEVER, Cast, Flags, Floats, Integer
 from selfsched_broker.core.market import FairnessOptions
 from selfsched_broker.core.policies.queues import LAS_THRESHOLD_DEVICE_SECONDS
 from selfsched_broker.core.policies.selfsched import (
+    BEYOND,
     DIVIDED,
     DOUBT,
     LASTING,
@@ -31,6 +32,7 @@ from selfsched_broker.core.policies.selfsched import (
 )
 
 MOVE_GAIN = FairnessOptions().move_gain
+_REPAY_MIN_SECONDS = FairnessOptions().repay_min_seconds
 _WEIGHTS = Weights()
 _ENTITLED = 1e6
 _MOST_PASSED = 20.0
@@ -105,7 +107,9 @@ def _selfsched(worlds: Worlds) -> Floats:
     late = np.minimum(late**_WEIGHTS.late_power, MOST_LATE)
     restart = cast.restarts[:, None]
     horizon = np.where(
-        worlds.held[:, :, None] >= 0, np.minimum(remaining, worlds.term + LASTING * restart), worlds.term
+        worlds.held[:, :, None] >= 0,
+        np.minimum(remaining, worlds.term + LASTING * restart),
+        _waits_for(worlds)[:, None],
     )
     horizon = np.maximum(horizon, 1e-3)
     lasting = np.where(worlds.moves(), horizon / (horizon + MOVE_GAIN * restart), 1.0)
@@ -114,10 +118,18 @@ def _selfsched(worlds: Worlds) -> Floats:
     sized = np.maximum(short, further)[:, :, None] * runs
     sized = sized + further[:, :, None] * np.maximum(gain**DIVIDED - 1, 0.0)
     wanted = np.where(cast.resizable[:, None], sized, short[:, :, None] * useful)
+    wanted = wanted + late[:, :, None] * useful
     worth: Floats = (weight * smallest)[:, :, None] * (
-        (wanted + late[:, :, None] * useful) * lasting + _critical(worlds)[:, :, None] * runs
+        wanted * lasting + _critical(worlds)[:, :, None] * runs
     )
     return worth
+
+
+def _waits_for(worlds: Worlds) -> Floats:
+    """(J,) seconds for which a placement is of use to a job that waits."""
+    restarts = worlds.cast.restarts
+    repaid = restarts + np.maximum(REPAID_WITHIN * restarts, _REPAY_MIN_SECONDS)
+    return np.where(worlds.cast.resizable, np.maximum(worlds.term, repaid), worlds.term)
 
 
 def _places_in_work(worlds: Worlds) -> Floats:
@@ -136,7 +148,7 @@ def _places_in_work(worlds: Worlds) -> Floats:
     last = np.minimum.accumulate(np.where(ends, at, work.shape[1])[:, ::-1], axis=1)[:, ::-1]
     places = np.empty(work.shape)
     np.put_along_axis(places, order, (first + last) / 2, axis=1)
-    found: Floats = (places / ((live.sum(axis=1) + 1) / 2)[:, None]) ** DIVIDED
+    found: Floats = BEYOND * (places / ((live.sum(axis=1) + 1) / 2)[:, None]) ** DIVIDED
     return found
 
 

@@ -8,11 +8,11 @@ devices and needs at least m, they are worth
 
 and to one that may have several counts
 
-    weight  m  [ max(short, place) min(x, 1) + place (x^0.9 - 1) + late U(x) + critical min(x, 1) ]
+    weight  m  [ (max(short, place) + critical) min(x, 1) + place (x^0.9 - 1) + late U(x) ]
 
     short     median remaining time of all / its remaining time, over m
-    place     (k / middle)^0.9, k its place from who has most work (device-seconds) left, middle that
-              of the median job
+    place     2 (k / middle)^0.9, k its place from who has most work (device-seconds) left, middle
+              that of the median job
     late      (rho / 1.3)^6
     critical  30, if its remaining time comes within a term, and within a fifth, of the least time
               in which all work could be done; else 0 (on several models within a term)
@@ -41,11 +41,12 @@ per device (1 / share, at least 1) over its life as it was and, until its end, a
 fairness with the crowd of today going on. With fewer jobs than devices gangs may exclude each other all
 the same: then it is the devices asked for by device that count, for a gang up to its own size. On
 several models the run is taken in turns on all of them, each for its part of the devices. Remaining times
-are what the job bids, corrected by the progress seen (`metering`). Where the job has to move, U counts
-with h / (h + 1.2 restart), h being how long that will be of use: a term for a job that waits, for who
-would oust it for as little again; for one that changes its devices until its end, but no longer than a
-term and twenty restarts. As a move is weighed so, who can be resized may be moved again after steps
-for two restarts, where other policies wait for ten (`market.repay_factor`).
+are what the job bids, corrected by the progress seen (`metering`). Where the job has to move, all but
+critical counts with h / (h + 1.2 restart), h being how long that will be of use: for a job that waits a
+term, for who would oust it for as little again, or until the move is repaid, where it can be resized;
+for one that changes its devices until its end, but no longer than a term and twenty restarts. As a move
+is weighed so, who can be resized may be moved again after steps for two restarts, where other policies
+wait for ten (`market.repay_factor`).
 
 A placement that was never measured counts as quicker by what measuring it is expected to save
 (`information_seconds` of the bid): a doubtful one is tried where that is cheap.
@@ -82,6 +83,8 @@ LASTING = 20.0
 """Restarts for which a placement is expected to last: ten times what repays a change of size."""
 REPAID_WITHIN = 2.0
 """Restarts' worth of steps that a job which can be resized makes between two moves, at least."""
+BEYOND = 2.0
+"""What work beyond the smallest count is worth to the median job, where its shortness counts 1."""
 DIVIDED = 0.9
 """Exponent of a job's place, and of its speed-up, where devices beyond the smallest count are divided."""
 SHORTEST = 1e3
@@ -185,7 +188,7 @@ def worths(
 
 
 def _places_in_work(work: Mapping[str, float]) -> dict[str, float]:
-    """What the work of each job is worth beyond its smallest count; that of the median job: 1.
+    """What the work of each job is worth beyond its smallest count.
 
     The k-th of jobs from the one with most work on, over the middle, to the power of `DIVIDED`. Of
     those that have the same each has the mean of their places.
@@ -197,7 +200,7 @@ def _places_in_work(work: Mapping[str, float]) -> dict[str, float]:
         first.setdefault(amount, at)
         last[amount] = at
     middle = (len(ordered) + 1) / 2
-    return {job: ((first[w] + last[w]) / 2 / middle) ** DIVIDED for job, w in work.items()}
+    return {job: BEYOND * ((first[w] + last[w]) / 2 / middle) ** DIVIDED for job, w in work.items()}
 
 
 def _weightiest(short: float, late: float, critical: float) -> Literal["short", "late", "critical"]:
@@ -222,12 +225,11 @@ class _Urgency:
 
     def worth(self, gain: float, lasting: float) -> float:
         """Of going so many times as fast as on the smallest count."""
-        useful = gain if gain < 1 else 1 + math.log(gain)
-        first, more = self.short * useful, 0.0
+        runs, useful = min(gain, 1.0), gain if gain < 1 else 1 + math.log(gain)
+        wanted = self.short * useful
         if self.further is not None:
-            first = max(self.short, self.further) * min(gain, 1.0)
-            more = self.further * max(gain**DIVIDED - 1, 0.0)
-        return (first + more + self.late * useful) * lasting + self.critical * min(gain, 1.0)
+            wanted = max(self.short, self.further) * runs + self.further * max(gain**DIVIDED - 1, 0.0)
+        return (wanted + self.late * useful) * lasting + self.critical * runs
 
 
 def _worth(
@@ -260,6 +262,8 @@ def _lasting(standing: Standing, placement: Row, options: FairnessOptions) -> fl
     horizon = options.term_seconds
     if standing.held:
         horizon = min(placement.remaining_seconds, horizon + LASTING * restart)
+    elif len(standing.allowed) > 1:
+        horizon = max(horizon, restart + max(REPAID_WITHIN * restart, options.repay_min_seconds))
     horizon = max(horizon, _LEAST_SECONDS)
     return horizon / (horizon + options.move_gain * restart)
 
