@@ -65,7 +65,7 @@ def _moves(books: Books, job: str) -> list[Counter[Device]]:
 
 def device_seconds_by_model(books: Books, job: str, now: float) -> dict[str, float]:
     """What a job was leased over its life, by device model."""
-    seconds: Counter[str] = Counter()
+    seconds: dict[str, float] = defaultdict(float)
     for lease in books.all_leases_of(job):
         for holding in books.all_holdings_of(lease.id):
             device = books.devices.get(holding.device)
