@@ -1,50 +1,28 @@
-"""Random small labs, and what one account of them may lie about.
+"""What one account of a random lab (`_labs`) may lie about.
 
-A lab has some devices on one or several nodes and a few accounts. Jobs arrive as a Poisson process, with
-enough work that devices are scarce. Half of them are elastic (any power of two up to four or eight devices,
-speed-up n^a, a from 0.6 to 0.95), half a gang of fixed size. Everybody's claims of remaining time are wrong
-by a factor of log-standard deviation 0.15 that stays over a job's life: honest people err, too.
-
-The liar is one account with its part of the jobs. Whether it lies or not, the lab of a seed is the same.
+Everybody's claims of remaining time are wrong by a factor of log-standard deviation 0.15 that stays over a
+job's life: honest people err, too. The liar is one account with its part of the jobs. Whether it lies or not,
+the lab of a seed is the same.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from selfsched.protocol import Placement, Resume
-from selfsched_simulator.cluster import Cluster, Layout, one_node, parse_cluster
+from bench._labs import FIRST_ACCOUNT, Claimed, cluster_of, lab_jobs, truth
+from selfsched.protocol import Resume
+from selfsched_simulator.cluster import Cluster
 from selfsched_simulator.trace import TraceJob
 
-LIAR = "liar"
+LIAR = FIRST_ACCOUNT
 NOISE = 0.15
 RESTART_SECONDS = 15.0
 TERM_SECONDS = 300.0
-LOAD = 1.15
-"""Work that arrives for each device and second."""
-JOBS = {2: 30, 4: 40, 8: 60, 32: 140, 128: 360}
-ACCOUNTS = {2: 3, 4: 4, 8: 5, 32: 8, 128: 12}
-NODE_DEVICES = 8
 EARLY_SECONDS = LATE_SECONDS = 600.0
 FACTOR = 3.0
 DIVISIBLE = 4
 """Devices that the liar's jobs can use where splitting is looked at."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """A job that takes so long, and says that it takes otherwise."""
-
-    seconds: Mapping[int, float]
-    placements: Mapping[Placement, float]
-
-    def run_seconds(self, layout: Layout) -> float:
-        """The truth; infinity on a number of devices it cannot run on."""
-        return self.seconds.get(sum(count for _, count in layout), math.inf)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,51 +41,6 @@ class Lab:
     cluster: Cluster
     jobs: tuple[TraceJob, ...]
     liars: tuple[Origin, ...]
-
-
-def cluster_of(devices: int) -> Cluster:
-    """A server of up to eight devices, or several of eight."""
-    if devices <= NODE_DEVICES:
-        return one_node(devices)
-    return parse_cluster(f"{devices // NODE_DEVICES}x{NODE_DEVICES}")
-
-
-def honest_jobs(devices: int, seed: int, jobs: int | None = None) -> list[TraceJob]:
-    """The jobs of a lab as they are."""
-    rng = np.random.default_rng([seed, devices])
-    count, accounts = jobs or JOBS[devices], ACCOUNTS[devices]
-    drawn = [_draw(rng, devices) for _ in range(count)]
-    work = sum(min(n * s for n, s in seconds.items()) for seconds, _ in drawn)
-    gaps = rng.exponential(work / (LOAD * devices) / count, count)
-    arrivals = np.cumsum(gaps) - gaps[0]
-    owners = rng.permutation(np.arange(count) % accounts)
-    return [
-        TraceJob(
-            name=f"job-{at}",
-            arrival_seconds=float(arrivals[at]),
-            speed=_truth(seconds),
-            gpus=min(seconds),
-            alone_seconds=seconds[min(seconds)],
-            account=LIAR if owners[at] == 0 else f"account-{owners[at]}",
-            resume=resume,
-        )
-        for at, (seconds, resume) in enumerate(drawn)
-    ]
-
-
-def _draw(rng: np.random.Generator, devices: int) -> tuple[dict[int, float], Resume]:
-    alone = float(np.clip(1500 * np.exp(0.9 * rng.standard_normal()), 120, 9000))
-    most, scales = min(devices, 8 if rng.random() < 0.5 else 4), rng.uniform(0.6, 0.95)
-    counts = [n for n in (1, 2, 4, 8) if n <= most]
-    seconds = {n: alone / n**scales for n in counts}
-    if rng.random() < 0.5:
-        return seconds, Resume.ELASTIC
-    gang = int(rng.choice(counts[:3]))
-    return {gang: seconds[gang]}, Resume.SAME_SIZE
-
-
-def _truth(seconds: Mapping[int, float]) -> Claimed:
-    return Claimed(seconds, {Placement(devices=n): s for n, s in seconds.items()})
 
 
 # --- lies --------------------------------------------------------------------------------
@@ -132,7 +65,7 @@ def _split(job: TraceJob) -> list[TraceJob]:
     """As many jobs as it can use devices, each on one: together as parallel and as fast as it was."""
     assert isinstance(job.speed, Claimed)
     most = max(job.speed.seconds)
-    piece = _truth({1: job.speed.seconds[1] / most})
+    piece = truth({1: job.speed.seconds[1] / most})
     return [replace(job, name=f"{job.name}.{at}", speed=piece) for at in range(most)]
 
 
@@ -143,7 +76,7 @@ def divisible(job: TraceJob) -> TraceJob:
     alone = job.speed.seconds[least] * least
     most = min(DIVISIBLE, max(job.speed.seconds)) if least == 1 and len(job.speed.seconds) > 1 else least
     counts = [n for n in (1, 2, 4) if n <= max(most, 2)]
-    speed = _truth({n: alone / n for n in counts})
+    speed = truth({n: alone / n for n in counts})
     return replace(job, speed=speed, gpus=1, alone_seconds=alone, resume=Resume.ELASTIC)
 
 
@@ -183,7 +116,7 @@ def lab(
     """
     told: list[TraceJob] = []
     origins = []
-    for drawn in honest_jobs(devices, seed, jobs):
+    for drawn in lab_jobs(devices, seed, jobs):
         is_liars = drawn.account == LIAR
         job = divisible(drawn) if splits and is_liars else drawn
         pieces = LIES[lie][1](job) if lie and is_liars else [job]

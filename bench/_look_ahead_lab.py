@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bench._honesty_lab import NOISE, RESTART_SECONDS, TERM_SECONDS, honest_jobs
-from bench._honesty_lab import cluster_of as cluster_of
+from bench._honesty_lab import NOISE, RESTART_SECONDS, TERM_SECONDS
+from bench._labs import cluster_of, lab_jobs
 from selfsched.protocol import Forecast
 from selfsched_broker.core.ahead.draws import Z90
 from selfsched_broker.core.ahead.player import Player
@@ -91,10 +91,10 @@ def _context(simulation: Simulation, now: float) -> Context:
 def run_lab(devices: int, seed: int, policy: str, *, closed: bool, jobs: int) -> list[Held]:
     """Simulate one lab; all forecasts of all its scenes, beside what came."""
     if closed:
-        trace = [replace(job, arrival_seconds=0.0) for job in honest_jobs(devices, seed, jobs)]
+        trace = [replace(job, arrival_seconds=0.0) for job in lab_jobs(devices, seed, jobs)]
         witness = Witness(EVERY_SECONDS)
     else:
-        trace = honest_jobs(devices, seed, 2 * jobs)
+        trace = lab_jobs(devices, seed, 2 * jobs)
         arrivals = sorted(job.arrival_seconds for job in trace)
         witness = Witness(EVERY_SECONDS, (arrivals[jobs // 2], arrivals[3 * jobs // 2]))
     options = SimulationOptions(

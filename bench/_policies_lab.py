@@ -1,13 +1,11 @@
-"""Random labs for `bench.policies`, and the settings that are varied."""
+"""The settings that `bench.policies` varies, and what comes of each in the room of `_labs`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 
-import numpy as np
-
-from selfsched.protocol import Resume
+from bench._labs import ROOM, mixed_jobs
 from selfsched_broker.core.market import FairnessOptions
 from selfsched_broker.core.policies import policy_named
 from selfsched_simulator.cluster import parse_cluster
@@ -15,16 +13,9 @@ from selfsched_simulator.job import Habits
 from selfsched_simulator.options import SimulationOptions
 from selfsched_simulator.runs import run_all
 from selfsched_simulator.scenario import Scenario
-from selfsched_simulator.speeds import by_count
-from selfsched_simulator.trace import Trace, TraceJob
+from selfsched_simulator.trace import Trace
 
-CLUSTER = "2x8"
-DEVICES = 16
 JOBS = 60
-MEDIAN_SECONDS, SPREAD = 1500.0, 1.1
-"""Of the time on one device, or of a gang's: lognormal."""
-GANG_SIZES, GANG_PARTS = (1, 2, 4, 8), (0.5, 0.25, 0.17, 0.08)
-ELASTIC_COUNTS = (1, 2, 4, 8)
 POLICIES = ("selfsched", "themis")
 
 
@@ -78,36 +69,7 @@ def _cases() -> Iterator[Case]:
 
 def lab(case: Case, seed: int) -> Trace:
     """The jobs of a seed. The same draws whatever the setting: only what it says is different."""
-    rng = np.random.default_rng(seed)
-    draws = [
-        (
-            rng.exponential(), rng.normal(), rng.random(), rng.choice(GANG_SIZES, p=GANG_PARTS),
-            rng.uniform(0.6, 0.95),
-        )
-        for _ in range(case.jobs)
-    ]  # fmt: skip
-    seconds = [float(MEDIAN_SECONDS * np.exp(SPREAD * normal)) for _, normal, *_ in draws]
-    work = sum(
-        time * (1 if chance < case.elastic else size)
-        for time, (_, _, chance, size, _) in zip(seconds, draws, strict=True)
-    )
-    gap = work / case.jobs / DEVICES / case.load
-    now, jobs = 0.0, []
-    for number, (wait, _, chance, size, exponent) in enumerate(draws):
-        is_elastic = chance < case.elastic
-        # An elastic job's time is that on one device: it has as much work as a gang of the same draw.
-        times = {n: seconds[number] / n**exponent for n in ELASTIC_COUNTS} if is_elastic else {}
-        gpus = 2 if is_elastic else int(size)
-        times = times or {gpus: seconds[number]}
-        jobs.append(
-            TraceJob(
-                name=f"job-{number:03d}", arrival_seconds=now, gpus=gpus, alone_seconds=times[gpus],
-                speed=by_count(times, parse_cluster(CLUSTER)),
-                resume=Resume.ELASTIC if is_elastic else Resume.SAME_SIZE,
-            )
-        )  # fmt: skip
-        now += float(wait) * gap
-    return Trace(kind="elastic" if case.elastic else "rigid", jobs=tuple(jobs))
+    return mixed_jobs(case.jobs, seed, load=case.load, elastic=case.elastic)
 
 
 def figures_of(case: Case, policy: str) -> dict[str, float]:
@@ -115,7 +77,7 @@ def figures_of(case: Case, policy: str) -> dict[str, float]:
     total: dict[str, float] = {}
     for seed in range(1, case.seeds + 1):
         options = SimulationOptions(
-            cluster=parse_cluster(CLUSTER), term_seconds=case.term_seconds, round_seconds=case.round_seconds,
+            cluster=parse_cluster(ROOM), term_seconds=case.term_seconds, round_seconds=case.round_seconds,
             habits=replace(case.habits, seed=seed), fairness=case.fairness,
         )  # fmt: skip
         scenario = Scenario(trace=lab(case, seed), options=options, seeds=1)

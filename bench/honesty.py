@@ -1,6 +1,6 @@
 """What a lie brings its teller, and what charging costs: `python -m bench.honesty [--json] [--quick]`.
 
-Labs at random (`_honesty_lab`) are simulated from their first to their last job by the broker's own
+Labs at random (`_labs`, `_honesty_lab`) are simulated from their first to their last job by the broker's own
 code, once with one account honest and once with all of its jobs lying, for several seeds. An account's
 record, its debts and what was seen of its jobs carry on from auction to auction: a lie is told many
 times, not once.
