@@ -61,7 +61,8 @@ _LEASE_MEANINGS = {
 _FAIRNESS_MEANINGS = {
     "fairness_knob": "f of Themis: the (1 - f) worst off are considered, at least ten.",
     "move_gain": "A move must gain so many times its cost.",
-    "repay_factor": "A job is not moved again before so many restarts' worth of steps ...",
+    "repay_factor": "A job is not moved again before so many restarts' worth of steps"
+    " (under `selfsched` a resizable one: at most 2) ...",
     "repay_min_seconds": "... and at least so long.",
     "unknown_end_seconds": "What a job without a known end bids.",
     "visit_steps": "A first visit measures so many steady steps ...",
