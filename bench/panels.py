@@ -4,8 +4,8 @@ A broker process, fifty accounts, of which sixteen have a job that reports every
 and fifty panels that show jobs and cluster, as the front end asks for them. Three times: no
 panel at all; all panels of one account at one Jupyter server, whose extension shares the
 questions; and one of each account at a server of its own, as under JupyterHub (their polls
-alone, sent as the extension would). Shares are of one core. `news_ms`: from an order until the
-last panel at the one server has what came of it.
+alone, sent as the extension would). Shares are of one core. `news_ms`: from an order to give a
+device back until the last panel at the one server has what came of it.
 """
 
 from __future__ import annotations
@@ -14,33 +14,30 @@ import argparse
 import asyncio
 import json
 import os
-import socket
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import httpx
 
-from selfsched.protocol import DeviceReport, JobReport, JobState, NodeReport, RegisterJob
+from bench import _panels_lab as lab
+from selfsched.protocol import JobReport, JobState
 
 PANELS = 50
 _JOBS = 16
 _DEVICES = 8
 _REPORT_SECONDS = 5.0
-_START_SECONDS = 40.0
 _SETTLE_SECONDS = 2.0
-_JOBS_HOLD_SECONDS, _CLUSTER_HOLD_SECONDS = 5.0, 20.0
-"""As in the extension's list of calls."""
+_JOBS_SECONDS, _CLUSTER_HOLD_SECONDS = 5.0, 20.0
+"""As in the front end."""
 _ORDERS = 5
 _BETWEEN_ORDERS_SECONDS = 0.5
 """A person's: the extension tells a view's news at most four times a second."""
-_TOKEN = "of-this-bench"
 
 
 @dataclass(frozen=True)
@@ -60,83 +57,12 @@ class Panels:
     """Answers that were neither news nor that there are none."""
 
 
-# --- processes ---------------------------------------------------------------------------
-
-
-def _environment(**more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if "SELFSCHED" not in name}
-    return kept | {"PYTHONWARNINGS": "ignore"} | more
-
-
-def _broker(folder: Path) -> subprocess.Popen[bytes]:
-    environment = _environment(
-        SELFSCHED_BROKER_STATE_DIR=str(folder / "state"),
-        SELFSCHED_BROKER_SOCKET=str(folder / "s"),
-        SELFSCHED_BROKER_HOST="127.0.0.1",
-        SELFSCHED_BROKER_PORT="0",
-        SELFSCHED_BROKER_AGENT="0",
-        SELFSCHED_BROKER_CALLS_PER_SECOND="1e6",
-        SELFSCHED_BROKER_NODE_SILENT_SECONDS="3600",
-    )
-    command = (sys.executable, "-m", "selfsched_broker", "serve")
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-def _jupyter(folder: Path, port: int, broker_url: str, token: str) -> subprocess.Popen[bytes]:
-    home = folder / "home"
-    home.mkdir()
-    environment = _environment(HOME=str(home), SELFSCHED_BROKER=broker_url, SELFSCHED_TOKEN=token)
-    command = (
-        sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root", f"--port={port}",
-        "--ServerApp.port_retries=0", f"--ServerApp.root_dir={home}", f"--IdentityProvider.token={_TOKEN}",
-    )  # fmt: skip
-    return subprocess.Popen(
-        command, env=environment, cwd=home, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def _cpu_seconds(process: subprocess.Popen[bytes]) -> float:
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def _until_it_answers(client: httpx.AsyncClient, path: str, process: subprocess.Popen[bytes]) -> None:
-    give_up_at = time.monotonic() + _START_SECONDS
-    while True:
-        if process.poll() is not None or time.monotonic() > give_up_at:
-            raise SystemExit("a process of this bench does not start")
-        try:
-            if (await client.get(path)).is_success:
-                return
-        except httpx.TransportError:
-            await asyncio.sleep(0.05)
-
-
-async def _address(ready: Path, broker: subprocess.Popen[bytes]) -> str:
-    """Where the broker listens, when it does."""
-    give_up_at = time.monotonic() + _START_SECONDS
-    while not ready.exists():
-        if broker.poll() is not None or time.monotonic() > give_up_at:
-            raise SystemExit("the broker does not start")
-        await asyncio.sleep(0.05)
-    return str(json.loads(ready.read_text())["address"])
-
-
 # --- what goes on at the broker ----------------------------------------------------------
-
-
-async def _offer(broker: httpx.AsyncClient) -> None:
-    devices = tuple(
-        DeviceReport(id=f"n/g{n}", index=n, model="A", kind="gpu", state="empty") for n in range(_DEVICES)
-    )
-    report = NodeReport(incarnation=1, sequence=1, devices=devices)
-    (await broker.post("/v1/nodes/n/report", content=report.to_json())).raise_for_status()
 
 
 async def _accounts(broker: httpx.AsyncClient) -> list[str]:
@@ -152,14 +78,8 @@ async def _accounts(broker: httpx.AsyncClient) -> list[str]:
 
 async def _register(url: str, tokens: list[str]) -> list[str]:
     """A job of each of the first accounts."""
-    jobs = []
     async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
-        for token in tokens[:_JOBS]:
-            headers = {"Idempotency-Key": "a-job", "Authorization": f"Bearer {token}"}
-            job = RegisterJob(name="train")
-            answer = await client.post("/v1/jobs", content=job.to_json(), headers=headers)
-            jobs.append(str(answer.raise_for_status().json()["job"]))
-    return jobs
+        return [await lab.register(client, "train", token=token) for token in tokens[:_JOBS]]
 
 
 async def _train(broker: httpx.AsyncClient, jobs: list[str]) -> None:
@@ -182,35 +102,50 @@ async def _train(broker: httpx.AsyncClient, jobs: list[str]) -> None:
 
 
 class _Panel:
-    """Shows the jobs and the cluster."""
+    """Shows the jobs and the cluster, asking as the front end does: the cluster by long polls, the
+    jobs now and then, and at once when there is news of the cluster."""
 
     def __init__(self, client: httpx.AsyncClient, base: str, token: str) -> None:
         self._client = client
         self._base = base
         self._headers = {"Authorization": token}
+        self._hurry = asyncio.Event()
+        self._left = 0
         self.errors = 0
-        self.priority = 0.0
-        """Of its first job, as it shows it."""
+        self.left = 0
+        """Devices that are not held, or are about to be left, when it asked for its jobs last."""
 
     async def show(self) -> None:
         """Until cancelled."""
-        await asyncio.gather(
-            self._follow("jobs", _JOBS_HOLD_SECONDS), self._follow("cluster", _CLUSTER_HOLD_SECONDS)
-        )
+        await asyncio.gather(self._follow_jobs(), self._follow_cluster())
 
-    async def _follow(self, view: str, hold_seconds: float) -> None:
+    async def _follow_jobs(self) -> None:
+        while True:
+            self._hurry.clear()
+            left = self._left
+            answer = await self._ask("jobs?ended=0", self._headers)
+            if answer is not None:
+                self.left = left
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_JOBS_SECONDS):
+                    await self._hurry.wait()
+
+    async def _follow_cluster(self) -> None:
         headers = self._headers
         while True:
-            answer = await self._client.get(
-                f"{self._base}{view}?wait_seconds={hold_seconds:.0f}", headers=headers
-            )
-            if answer.status_code not in (200, 304):
-                self.errors += 1
-                await asyncio.sleep(1.0)
-            if answer.status_code == 200:
+            answer = await self._ask(f"cluster?wait_seconds={_CLUSTER_HOLD_SECONDS:.0f}", headers)
+            if answer is not None:
                 headers = {**self._headers, "If-None-Match": answer.headers["etag"]}
-                if view == "jobs":
-                    self.priority = max((job["priority"] for job in answer.json()), default=0.0)
+                self._left = sum(device["state"] != "held" for device in answer.json()["devices"])
+                self._hurry.set()
+
+    async def _ask(self, path: str, headers: dict[str, str]) -> httpx.Response | None:
+        """What is new; None: nothing."""
+        answer = await self._client.get(f"{self._base}{path}", headers=headers)
+        if answer.status_code not in (200, 304):
+            self.errors += 1
+            await asyncio.sleep(1.0)
+        return answer if answer.status_code == 200 else None
 
 
 @asynccontextmanager
@@ -234,15 +169,15 @@ async def _shares(seconds: float, *processes: subprocess.Popen[bytes]) -> list[f
     ]
 
 
-async def _news_ms(broker: httpx.AsyncClient, job: str, panels: list[_Panel]) -> float:
-    """The median over some orders."""
+async def _news_ms(broker: httpx.AsyncClient, jobs: list[str], panels: list[_Panel]) -> float:
+    """The median over some jobs that are told to give their device back."""
     took = []
-    for number in range(_ORDERS):
+    for number, job in enumerate(jobs[:_ORDERS]):
         await asyncio.sleep(_BETWEEN_ORDERS_SECONDS)
-        priority, ordered_at = 2.0 + number, time.monotonic()
-        order = {"action": "set_priority", "priority": priority}
-        (await broker.post(f"/v1/jobs/{job}/control", json=order)).raise_for_status()
-        while any(panel.priority != priority for panel in panels):
+        ordered_at = time.monotonic()
+        answer = await broker.post(f"/v1/jobs/{job}/control", json={"action": "give_back"})
+        answer.raise_for_status()
+        while any(panel.left <= number for panel in panels):
             await asyncio.sleep(0.001)
         took.append(1000 * (time.monotonic() - ordered_at))
     return statistics.median(took)
@@ -259,25 +194,25 @@ async def measure(folder: Path, seconds: float) -> Panels:
         web = await undo.enter_async_context(
             httpx.AsyncClient(limits=httpx.Limits(max_connections=None), timeout=60, trust_env=False)
         )
-        broker = _broker(folder)
-        undo.callback(_end, broker)
-        url = await _address(folder / "state" / "broker.json", broker)
-        await _offer(admin)
+        broker = lab.start_broker(folder)
+        undo.callback(lab.end, broker)
+        url = await lab.address_of(folder, broker)
+        await lab.offer(admin, _DEVICES)
         tokens = await _accounts(admin)
         jobs = await _register(url, tokens)
         training = asyncio.ensure_future(_train(admin, jobs))
         undo.callback(training.cancel)
         await asyncio.sleep(_SETTLE_SECONDS)
         (alone,) = await _shares(seconds, broker)
-        port = _free_port()
-        notebooks = _jupyter(folder, port, url, tokens[0])
-        undo.callback(_end, notebooks)
+        port = lab.free_port()
+        notebooks = lab.start_jupyter(folder, port, SELFSCHED_BROKER=url, SELFSCHED_TOKEN=tokens[0])
+        undo.callback(lab.end, notebooks)
         base = f"http://127.0.0.1:{port}/selfsched/api"
-        await _until_it_answers(web, f"http://127.0.0.1:{port}/api", notebooks)
-        panels = [_Panel(web, f"{base}/broker/", f"token {_TOKEN}") for _ in range(PANELS)]
+        await lab.until_it_answers(web, f"http://127.0.0.1:{port}/api", notebooks)
+        panels = [_Panel(web, f"{base}/broker/", f"token {lab.JUPYTER_TOKEN}") for _ in range(PANELS)]
         async with _open(panels):
             together, jupyter = await _shares(seconds, broker, notebooks)
-            news = await _news_ms(admin, jobs[0], panels)
+            news = await _news_ms(admin, jobs, panels)
         others = [_Panel(web, f"{url}/v1/", f"Bearer {token}") for token in tokens]
         async with _open(others):
             (own,) = await _shares(seconds, broker)
@@ -285,11 +220,6 @@ async def measure(folder: Path, seconds: float) -> Panels:
             training.result()
     errors = sum(panel.errors for panel in (*panels, *others))
     return Panels(PANELS, alone, together, jupyter, own, news, errors)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    process.wait(30)
 
 
 def main() -> None:

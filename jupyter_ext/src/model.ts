@@ -2,7 +2,9 @@
  * What the page knows of jobs and cluster, and the one timer that keeps it new.
  *
  * Two questions are asked over and over: the jobs, every few seconds, and the cluster, by long
- * polls that come back as soon as something changed; then the jobs are asked for at once. What is
+ * polls that come back as soon as something changed; then the jobs are asked for at once. The jobs
+ * are not held back too: a browser keeps six connections to a server for all its tabs, and an answer
+ * that nothing is new would leave their ages and idle times as they were. What is
  * wrong is decided by the jobs alone: a long poll that a proxy cuts is no trouble, and after three
  * in a row the cluster is asked for without waiting. After a fault the pause doubles up to a
  * minute (five after an hour), with jitter; a fault that waiting does not mend ends the asking
