@@ -21,6 +21,7 @@ from bench._honesty_lab import NOISE, RESTART_SECONDS, TERM_SECONDS
 from bench._labs import cluster_of, lab_jobs
 from selfsched.protocol import Forecast
 from selfsched_broker.core.ahead.draws import Z90
+from selfsched_broker.core.ahead.newcomers import Record
 from selfsched_broker.core.ahead.player import Player
 from selfsched_broker.core.ahead.scene import Scene, take_scene
 from selfsched_broker.core.draft import Context
@@ -137,6 +138,15 @@ def as_now(player: Player) -> tuple[float, float, float] | None:
     median = player.seconds[player.counts.index(player.held)]
     low, middle, high = (player.starting_seconds + f * median for f in (player.low, 1.0, player.high))
     return low, middle, high
+
+
+def random_record(seed: int, jobs: int, devices: int) -> Record:
+    """Who came of late: as much work as the devices can do, one job after the other."""
+    came = random_scene(seed, jobs, devices, "").players
+    work = sum(min(n * s for n, s in zip(p.counts, p.seconds, strict=True)) for p in came)
+    apart = work / devices / jobs
+    fresh = (replace(p, held=0, age_seconds=0.0, fraction_done=0.0) for p in came)
+    return Record(jobs * apart, tuple(((at + 0.5) * apart, player) for at, player in enumerate(fresh)))
 
 
 def random_scene(seed: int, jobs: int, devices: int, policy: str) -> Scene:

@@ -1,7 +1,7 @@
 """What the broker's look-ahead costs and how right it is: `python -m bench.look_ahead [--json] [--quick]`.
 
 `cost`: wall time of a forecast of all jobs and of a what-if of three variants, the median of five, over
-random scenes of 4, 16 and 64 jobs.
+random scenes of 4, 16 and 64 jobs, with newcomers.
 `accuracy`: random labs (`_look_ahead_lab`) are simulated to their end by the broker's own code. On the way
 all live jobs are foreseen again and again from the books; what came is held against it, and against "as
 now": what the job's bid says of the devices it has, as if these stayed. Of a job that waits, "as now" says
@@ -21,12 +21,14 @@ from dataclasses import asdict, dataclass, replace
 from rich.console import Console
 from rich.table import Table
 
-from bench._look_ahead_lab import Held, random_scene, run_lab
+from bench._look_ahead_lab import Held, random_record, random_scene, run_lab
 from selfsched_broker.core.look_ahead import Variant, foresee, foresee_variants
 
 POLICIES = ("selfsched", "themis")
 SIZES = ((4, 4), (16, 8), (64, 32))
 """(jobs, devices) of the scenes whose cost is measured."""
+RECORDED_JOBS = 40
+"""Of the record from which newcomers are drawn."""
 REPEATS = 5
 LABS = ((2, 16), (4, 24), (8, 40))
 """(devices, jobs) of the labs that are simulated."""
@@ -69,7 +71,7 @@ class Accuracy:
 
 def cost(jobs: int, devices: int, policy: str) -> Cost:
     """Time it."""
-    scene = random_scene(1, jobs, devices, policy)
+    scene = replace(random_scene(1, jobs, devices, policy), record=random_record(2, RECORDED_JOBS, devices))
     asker, other = scene.players[-1], scene.players[0]
     new = replace(asker, job="new", number=jobs + 1, held=0, age_seconds=0.0, fraction_done=0.0)
     variants = [
