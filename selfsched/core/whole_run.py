@@ -20,8 +20,8 @@ from selfsched.errors import Refused
 from selfsched.protocol import MAX_SECONDS, JobState, JobView
 
 SPEED_EXPONENT = 0.85
-EXPONENT_SIGMA = 0.15
-"""Standard deviation of the exponent from one program to the next."""
+EXPONENT_SIGMA = 0.3
+"""Standard deviation of the exponent from one program to the next (docs/look-ahead.md)."""
 MOST_COUNTS = 8
 """Device counts of one question (`protocol.WhatIf`)."""
 LEAST_LEFT = 0.02
