@@ -12,7 +12,7 @@ from cli.commands import selfsched
 
 from selfsched.commands.words import score_words
 from selfsched.core.hardware_figures import HardwareFigures
-from selfsched.core.history import FILE_NAME, JobHistory
+from selfsched.core.history import FILE_NAME, ForecastMade, JobHistory
 from selfsched.core.performance import documented_prior
 from selfsched.protocol import ForecastScores, JobState
 
@@ -121,6 +121,29 @@ def test_doctor_takes_what_is_no_broker_for_bad(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert found["Broker"]["verdict"] == "bad"
     assert "no selfsched broker" in found["Broker"]["found"]
+
+
+def test_explain_holds_past_forecasts_against_what_came(broker: str, tmp_path: Path) -> None:
+    run = tmp_path / "a-run"
+    run.mkdir()
+    open_one = ForecastMade(
+        at=0.1,
+        made_at_s=20.0,
+        devices=1,
+        assumption="as_now",
+        predicted_finish_s=90.0,
+        low_s=80.0,
+        high_s=110.0,
+    )
+    scored = open_one.model_copy(update={"at": 0.25, "predicted_finish_s": 130.0, "actual_finish_s": 120.0})
+    (run / FILE_NAME).write_text(JobHistory(name="a-run", forecasts=(open_one, scored)).model_dump_json())
+    lines = printed("explain", str(run), broker=broker, home=tmp_path).splitlines()
+    (head,) = [line for line in lines if "predicted finish" in line]
+    assert head.split()[-2:] == ["came", "error"]
+    (first,) = [line for line in lines if "10% (20 s)" in line]
+    (second,) = [line for line in lines if "25% (20 s)" in line]
+    assert "120 s" not in first
+    assert second.split()[-3:] == ["120", "s", "10%"]
 
 
 def test_without_an_end_there_is_no_score() -> None:

@@ -11,6 +11,7 @@ from broker.driver import Driver, bid
 from bench._look_ahead_lab import random_scene
 from selfsched.protocol import Forecast
 from selfsched_broker.core import arbiter, views
+from selfsched_broker.core.ahead.newcomers import Record
 from selfsched_broker.core.ahead.player import Player
 from selfsched_broker.core.ahead.rules import RULES
 from selfsched_broker.core.ahead.scene import Scene, take_scene
@@ -136,6 +137,18 @@ def test_who_waits_sees_when_it_will_start_and_who_holds_does_not(driver: Driver
     assert starts is not None
     assert starts.p50_seconds == pytest.approx(30.0, abs=1.0)
     assert views.job_view(driver.books, ctx, first).starts is None
+    assert views.job_view(driver.books, ctx, waiting).ends is None, "it has not measured itself"
+    ends = views.job_view(driver.books, ctx, first).ends
+    assert ends is not None
+    assert ends.assumption == "look_ahead"
+
+
+def test_the_cluster_s_view_says_who_else_is_expected(driver: Driver) -> None:
+    record = Record(7200.0, ((10.0, random_scene(1, 2, 2, "themis").players[0]),) * 6)
+    scene = replace(take_scene(driver.books, driver.ctx), record=record)
+    ctx = replace(driver.ctx, outlook=Outlook.of_scene(scene))
+    assert views.cluster_view(driver.books, ctx).newcomers_per_hour == pytest.approx(3.0)
+    assert views.cluster_view(driver.books, driver.ctx).newcomers_per_hour == 0
 
 
 def test_what_is_not_played_is_in_the_interval_of_who_has_company(driver: Driver) -> None:
