@@ -1,4 +1,4 @@
-"""A proxy between browser and Jupyter's server that cuts connections, as some on the way do each minute."""
+"""A proxy between browser and Jupyter's server that cuts quiet connections, as some do after a minute."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 
 _LOOK_SECONDS = 0.02
 _CHUNK_BYTES = 65536
+_WAITS = b"wait_seconds="
 
 
 @dataclass
 class CuttingProxy:
-    """Passes everything on; while `cut_after_seconds` is set, to no connection for longer than that."""
+    """Passes everything on; with `cut_after_seconds` a request that waits for news waits no longer."""
 
     target: tuple[str, int]
     cut_after_seconds: float | None = None
@@ -51,7 +52,7 @@ class CuttingProxy:
 
     def _pass_on(self, near: socket.socket) -> None:
         with near, socket.create_connection(self.target) as far, suppress(OSError):
-            began_at = time.monotonic()
+            waits_since: float | None = None
             others = {near: far, far: near}
             while not self._ended.is_set():
                 for ready in select.select([near, far], [], [], _LOOK_SECONDS)[0]:
@@ -59,8 +60,9 @@ class CuttingProxy:
                     if not data:
                         return
                     others[ready].sendall(data)
+                    waits_since = time.monotonic() if ready is near and _WAITS in data else None
                 most = self.cut_after_seconds
-                if most is not None and time.monotonic() - began_at > most:
+                if most is not None and waits_since is not None and time.monotonic() - waits_since > most:
                     self.cuts += 1
                     return
 
