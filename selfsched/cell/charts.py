@@ -125,7 +125,9 @@ def step_parts(parts: Mapping[str, float], devices: int) -> str:
         column, row = divmod(index, 3)
         place = (12.0 + 154 * column, 62.0 + 20 * row)
         drawn.append(marks.rect(place[0], place[1] - 8, 9, 9, name))
-        drawn.append(marks.label((place[0] + 14, place[1]), told, anchor="start"))
+        # Its time is said by the bar: beside its part there is no room for it.
+        legend = f"{_PART_WORDS[name]} {seconds / whole:.0%}"
+        drawn.append(marks.label((place[0] + 14, place[1]), legend, anchor="start"))
     step = f"A step on {devices_words(devices)} takes {duration_words(whole)}"
     drawn.append(marks.label((10, _SIZE[1] - 16), step, anchor="start"))
     spoken = "; ".join(f"{_PART_WORDS[name]} {share}" for name, share in shares.items())
