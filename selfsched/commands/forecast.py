@@ -17,12 +17,10 @@ from selfsched.core.bidding import duration_words
 from selfsched.core.whole_run import (
     MOST_COUNTS,
     SPEED_EXPONENT,
-    Doubts,
     Times,
-    doubts_by_hours,
-    doubts_like,
-    times_by_hours,
-    times_like,
+    WholeRun,
+    run_by_hours,
+    run_like,
     times_words,
 )
 from selfsched.errors import BrokerError, Refused
@@ -174,32 +172,29 @@ def _what_if(client: BrokerClient, job: JobView, request: ForecastRequest, witho
 
 
 def _of_new_job(client: BrokerClient, request: ForecastRequest) -> _Told:
-    name, times, doubts = _new_job(client, request)
-    possible = dict(times)
+    name, run = _new_job(client, request)
+    possible = run.possible(request.devices)
     odd = [n for n in request.devices if n not in possible]
     if odd:
-        known = ", ".join(map(str, possible))
-        raise Refused(f"--devices {odd[0]}: such a job may have these device counts only: {known}")
+        raise Refused(f"--devices {odd[0]}: {run.counts_words()}")
     without = _jobs_without(client, request.without)
-    answer = _ask(client, seconds=times, doubts_log=doubts, devices=_counts(request), without=without)
+    answer = _ask(client, seconds=run.times, doubts_log=run.doubts, devices=possible, without=without)
     return _Told(
-        name=name, lines=answer.ahead, by_bid=dict(answer.forecasts), reason=answer.reason, times=times,
+        name=name, lines=answer.ahead, by_bid=dict(answer.forecasts), reason=answer.reason, times=run.times,
         newcomers_per_hour=answer.newcomers_per_hour,
     )  # fmt: skip
 
 
-def _new_job(client: BrokerClient, request: ForecastRequest) -> tuple[str, Times, Doubts]:
-    """(what it is called, its times, how far they may be off) of a job that does not exist yet."""
+def _new_job(client: BrokerClient, request: ForecastRequest) -> tuple[str, WholeRun]:
+    """(what it is called, what it takes) of a job that does not exist yet."""
     if request.like is not None:
         job = find_job(client, request.like)
-        times = times_like(job)
-        return f"A job like {job.name}, started now", times, doubts_like(job, times)
+        return f"A job like {job.name}, started now", run_like(job)
     hours, on, most = request.hours or 0.0, request.on or 1, request.most
     if most is None:
         most = max(on, min(USUAL_MOST, len(client.cluster().devices)))
-    times = times_by_hours(hours, on, most, request.devices)
-    name = f"A job of {duration_words(hours * 3600)} on {on}, started now"
-    return name, times, doubts_by_hours(times, on)
+    run = run_by_hours(hours, on, most, request.devices)
+    return f"A job of {duration_words(hours * 3600)} on {on}, started now", run
 
 
 def _counts(request: ForecastRequest) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from selfsched.core.bidding import duration_words
 from selfsched.errors import Refused
@@ -29,11 +30,51 @@ LEAST_LEFT = 0.02
 MOST_DOUBT = 4.0
 LEAST_DONE = 0.05
 """Of a run that ended with less of it done, what was done says nothing of the whole."""
+_ADVICE = "say how many hours it takes"
 
 Times = tuple[tuple[int, float], ...]
 """Seconds of a whole run on each device count, ascending."""
 Doubts = tuple[tuple[int, float], ...]
 """For each device count, the standard deviation of the logarithm of what is not known of it alone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WholeRun:
+    """A run that has not begun, as `protocol.WhatIf` has it."""
+
+    times: Times
+    doubts: Doubts
+    """Of the same counts."""
+
+    def possible(self, asked: Sequence[int]) -> tuple[int, ...]:
+        """Those of some counts that it may have, each once."""
+        known = dict(self.times)
+        return tuple(n for n in dict.fromkeys(asked) if n in known)
+
+    def counts_words(self) -> str:
+        """Why others than those are not asked about."""
+        known = ", ".join(str(n) for n, _ in self.times)
+        return f"such a job may have these device counts only: {known}"
+
+
+def run_by_hours(hours: float, on: int, most: int, asked: Sequence[int] = ()) -> WholeRun:
+    """A run that takes so long on some devices: see `times_by_hours`.
+
+    Raises:
+        Refused: not a length, or fewer devices than it was said for.
+    """
+    times = times_by_hours(hours, on, most, asked)
+    return WholeRun(times=times, doubts=doubts_by_hours(times, on))
+
+
+def run_like(job: JobView) -> WholeRun:
+    """A run like this one: see `times_like`.
+
+    Raises:
+        Refused: nothing tells how long its run takes.
+    """
+    times = times_like(job)
+    return WholeRun(times=times, doubts=doubts_like(job, times))
 
 
 def times_by_hours(hours: float, on: int, most: int, asked: Sequence[int] = ()) -> Times:
@@ -49,9 +90,9 @@ def times_by_hours(hours: float, on: int, most: int, asked: Sequence[int] = ()) 
         Refused: not a length, or fewer devices than it was said for.
     """
     if not 0 < hours <= MAX_SECONDS / 3600:
-        raise Refused(f"--hours {hours:g}: hours are more than 0 and at most {MAX_SECONDS / 3600:.0f}")
+        raise Refused(f"a run takes more than 0 and at most {MAX_SECONDS / 3600:.0f} hours, not {hours:g}")
     if most < on:
-        raise Refused(f"--most {most} is fewer than --on {on}: it must be allowed what its hours are for")
+        raise Refused(f"a most of {most} devices is fewer than the {on} that its hours are for")
     first = [on, *(n for n in asked if n <= most), *_spread(most)]
     counts = sorted(list(dict.fromkeys(first))[:MOST_COUNTS])
     return tuple((n, min(hours * 3600 * (on / n) ** SPEED_EXPONENT, MAX_SECONDS)) for n in counts)
@@ -84,18 +125,18 @@ def times_like(job: JobView) -> Times:
     if left < LEAST_LEFT and job.state is not JobState.ENDED:
         raise Refused(
             f"{job.name} is {job.fraction_done:.0%} done: what is left of it does not say how long its whole "
-            "run takes; ask again when it has ended, or say it with --hours"
+            f"run takes; ask again when it has ended, or {_ADVICE}"
         )
     remaining = _remaining_seconds(job)
     if left >= LEAST_LEFT and remaining:
         return _some({n: seconds / left for n, seconds in remaining.items()})
     if job.state is not JobState.ENDED:
-        raise Refused(f"{job.name} has not measured itself: how long its run takes is not known; use --hours")
+        raise Refused(f"{job.name} has not measured itself: how long its run takes is not known; {_ADVICE}")
     held = _held_seconds(job)
     if not held:
-        raise Refused(f"{job.name} never had a device: how long its run takes is not known; use --hours")
+        raise Refused(f"{job.name} never had a device: how long its run takes is not known; {_ADVICE}")
     if job.fraction_done < LEAST_DONE:
-        raise Refused(f"{job.name} did not get far enough to say how long its run takes; use --hours")
+        raise Refused(f"{job.name} did not get far enough to say how long its run takes; {_ADVICE}")
     return _some(_whole_seconds(held, remaining, job.fraction_done))
 
 

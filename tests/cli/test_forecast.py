@@ -157,7 +157,7 @@ def test_a_guess_is_called_one(capsys: pytest.CaptureFixture[str]) -> None:
         (ForecastRequest(job="digits", hours=1.0), "leave JOB out"),
         (ForecastRequest(on=2), "belong to --hours"),
         (ForecastRequest(devices=tuple(range(1, 18))), "at most 8"),
-        (ForecastRequest(hours=1.0, on=4, most=2), "--most 2"),
+        (ForecastRequest(hours=1.0, on=4, most=2), "2 devices is fewer than the 4"),
         (ForecastRequest(hours=1.0, devices=(5,)), "--devices 5"),
         (ForecastRequest(like="old"), "never had a device"),
         (ForecastRequest(job="old", devices=(1,)), "has ended"),

@@ -34,7 +34,7 @@ def test_many_counts_are_spread_and_the_one_said_is_among_them(on: int, most: in
 
 @pytest.mark.parametrize(("hours", "most"), [(0.0, 2), (-1.0, 2), (float("nan"), 2), (1e9, 2), (1.0, 1)])
 def test_what_is_no_length_or_fewer_devices_is_refused(hours: float, most: int) -> None:
-    with pytest.raises(Refused, match=r"--hours|--most"):
+    with pytest.raises(Refused, match="hours"):
         times_by_hours(hours, 2, most)
 
 
