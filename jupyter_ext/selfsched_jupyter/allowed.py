@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import TypeVar
 from urllib.parse import parse_qsl
 
 from selfsched.errors import InvalidMessage
@@ -28,8 +29,6 @@ from selfsched.protocol import (
     PolicyView,
     ProblemCode,
     ReleaseDevices,
-    WhatIf,
-    WhatIfAnswer,
     parse,
 )
 from selfsched_jupyter.answers import OwnCode
@@ -41,6 +40,7 @@ _KEY = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _NUMBER = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 _ID = r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}"
 _WAIT = "wait_seconds"
+_M = TypeVar("_M", bound=Message)
 
 
 class NotForwarded(Exception):
@@ -80,7 +80,6 @@ TABLE: tuple[Route, ...] = (
     Route(method="GET", path="policy", gives=PolicyView),
     Route(method="GET", path="accounts/me", gives=AccountView),
     Route(method="GET", path="accounts/me/forecasts", gives=ForecastScore, many=True),
-    Route(method="POST", path="forecast", gives=WhatIfAnswer, takes=WhatIf),
     Route(method="POST", path=f"jobs/{_ID}/control", gives=Accepted, takes=ControlJob),
     Route(method="POST", path=f"jobs/{_ID}/end", gives=Accepted, takes=EndJob),
     Route(method="POST", path=f"leases/{_ID}/release", gives=Accepted, takes=ReleaseDevices),
@@ -161,11 +160,20 @@ def _message(route: Route, body: bytes) -> str | None:
         if body:
             raise _invalid("this call has no body")
         return None
+    return message_of(route.takes, body).to_json()
+
+
+def message_of(kind: type[_M], body: bytes) -> _M:
+    """What the browser sends.
+
+    Raises:
+        NotForwarded: it is too large, or no such message.
+    """
     if len(body) > MOST_BODY_BYTES:
         words = f"at most {MOST_BODY_BYTES} bytes are read"
         raise NotForwarded(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, words, ProblemCode.TOO_LARGE)
     try:
-        return parse(route.takes, body).to_json()
+        return parse(kind, body)
     except InvalidMessage as error:
         raise NotForwarded(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), ProblemCode.INVALID) from None
 

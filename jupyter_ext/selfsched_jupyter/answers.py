@@ -11,6 +11,7 @@ settings_invalid    a SELFSCHED_* name or an entry of the config file is wrong
 jupyter_refused     Jupyter's server refuses: not logged in, another site, no xsrf token
 no_right            Jupyter's server knows who it is, and its authorizer allows them no such thing
 not_forwarded       this extension does not forward such a call
+not_foreseeable     what is said of a run does not tell how long it takes, or on what
 no_such_run         no run of that name lies on this machine
 internal_error      a mistake of this extension's own
 """
@@ -41,6 +42,7 @@ class OwnCode(StrEnum):
     JUPYTER_REFUSED = "jupyter_refused"
     NO_RIGHT = "no_right"
     NOT_FORWARDED = "not_forwarded"
+    NOT_FORESEEABLE = "not_foreseeable"
     NO_SUCH_RUN = "no_such_run"
     INTERNAL = "internal_error"
 

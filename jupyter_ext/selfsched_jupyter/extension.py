@@ -25,6 +25,7 @@ def load(server: ServerApp) -> None:
         for tail, handler in (
             ("hello", handlers.HelloHandler),
             ("broker/(.*)", handlers.BrokerHandler),
+            ("what-if", handlers.WhatIfHandler),
             ("runs", handlers.RunsHandler),
             ("runs/([^/]+)/output", handlers.OutputHandler),
             (".*", handlers.NothingHandler),

@@ -25,6 +25,7 @@ from selfsched_jupyter.answers import Answer, OwnCode, tag_in, trouble
 from selfsched_jupyter.hello import Hello, ProblemWords, ShownBroker
 from selfsched_jupyter.room import Room
 from selfsched_jupyter.runs import NoSuchRun, RunView, read_output
+from selfsched_jupyter.what_if import answer_to
 
 SETTING = "selfsched_room"
 """Under this name the room stands in the web application's settings."""
@@ -178,6 +179,18 @@ class BrokerHandler(SelfschedHandler):
             answer = await self.while_connected(work)
         else:
             answer = await self.room.order(call)
+        if answer is not None:
+            self.answer(answer)
+
+
+class WhatIfHandler(SelfschedHandler):
+    """`POST what-if`: when a run would be done if it were started now."""
+
+    @web.authenticated
+    @authorized
+    async def post(self) -> None:
+        """Answer it."""
+        answer = await self.while_connected(answer_to(self.room, self.request.body))
         if answer is not None:
             self.answer(answer)
 

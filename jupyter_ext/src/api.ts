@@ -3,7 +3,7 @@ import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 import { UUID } from '@lumino/coreutils';
 import { OWN, type Fault } from './faults';
-import type { Accepted, AccountView, ControlJob, ForecastScore, Hello, JobView, OutputPage, RunView, WhatIf, WhatIfAnswer } from './protocol';
+import type { Accepted, AccountView, ControlJob, ForecastScore, Hello, JobView, OutputPage, RunQuestion, RunView, WhatIfAnswer } from './protocol';
 
 const ROOT = 'selfsched/api';
 /** Longest wait for an answer that is not held back on purpose. */
@@ -49,8 +49,8 @@ export class Api {
     return this.view('accounts/me/forecasts');
   }
 
-  whatIf(question: WhatIf): Promise<Answer<WhatIfAnswer>> {
-    return this._call('POST', 'broker/forecast', { body: question });
+  whatIf(question: RunQuestion): Promise<Answer<WhatIfAnswer>> {
+    return this._call('POST', 'what-if', { body: question });
   }
 
   /** Order something of a job. Sent once, under a key of its own. */

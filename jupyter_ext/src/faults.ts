@@ -58,6 +58,8 @@ export function faultTitle(fault: Fault, trans: Trans): string {
     case 'impossible_request':
     case 'invalid_message':
       return trans.__('The broker says no');
+    case 'not_foreseeable':
+      return trans.__('This cannot be foreseen');
     case 'not_found':
       return trans.__('It is not there any more');
     case OWN.noServer:

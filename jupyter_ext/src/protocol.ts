@@ -224,6 +224,14 @@ export interface ProblemWords {
 /** What may be done to a running job: resize it, stop it and go on later at its size, nothing. */
 export type Resume = 'elastic' | 'same_size' | 'never';
 
+/** A run that does not exist yet: one that takes so many hours, or one like a job. */
+export interface RunQuestion {
+  readonly hours?: number | null;
+  readonly on?: number;
+  readonly like?: string | null;
+  readonly devices: readonly number[];
+}
+
 /** One run. */
 export interface RunView {
   readonly name: string;
@@ -251,15 +259,6 @@ export interface ShownBroker {
 export interface StandingBid {
   readonly rows: readonly BidRow[];
   readonly end_is_unknown: boolean;
-}
-
-/** `POST /v1/forecast`: when would a job end if it had this many devices, or if others ended. */
-export interface WhatIf {
-  readonly job?: string | null;
-  readonly devices?: readonly number[];
-  readonly seconds?: readonly (readonly [number, number])[];
-  readonly doubts_log?: readonly (readonly [number, number])[];
-  readonly without?: readonly string[];
 }
 
 export interface WhatIfAnswer {

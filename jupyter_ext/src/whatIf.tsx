@@ -1,12 +1,17 @@
 /** "If I started this with 1, 2, 4 devices": a question to the broker, and its answer. */
 import React, { useState } from 'react';
+import { MOST_DEVICES, parseCounts } from './counts';
 import { faultAdvice, faultTitle } from './faults';
-import type { WhatIfAnswer } from './protocol';
+import type { JobView, WhatIfAnswer } from './protocol';
 import { Section, type ViewProps } from './view';
-import { parseCounts, timesByHours, timesLike } from './wholeRun';
 import { deviceCountWords, forecastWords } from './words';
 
 type Outcome = { readonly answer: WhatIfAnswer; readonly at: number } | { readonly words: string } | null;
+
+/** Whether its whole run may be known: it has said what is left, or it has ended and had devices. */
+function tellsOfItself(job: JobView): boolean {
+  return job.state === 'ended' ? job.history.length > 0 : job.bid !== null;
+}
 
 export function WhatIfSection(props: ViewProps): JSX.Element | null {
   const { room, state } = props;
@@ -17,28 +22,22 @@ export function WhatIfSection(props: ViewProps): JSX.Element | null {
   const [counts, setCounts] = useState('1, 2, 4');
   const [outcome, setOutcome] = useState<Outcome>(null);
   const [isAsking, setIsAsking] = useState(false);
-  const mine = state.jobs.filter(job => job.account === room.model.account && job.bid !== null);
+  const mine = [...state.jobs, ...state.ended].filter(job => job.account === room.model.account && tellsOfItself(job));
+  const chosen = mine.some(job => job.job === like) ? like : '';
 
   async function ask(): Promise<void> {
     const wanted = parseCounts(counts);
-    const job = mine.find(known => known.job === like);
     const [length, basis] = [Number(hours), Number(on)];
     if (wanted === null) {
       setOutcome({ words: trans.__('Device counts are up to 8 whole numbers, as 1, 2, 4.') });
       return;
     }
-    if (job === undefined && !(length > 0 && Number.isInteger(basis) && basis >= 1)) {
+    if (chosen === '' && !(length > 0 && Number.isInteger(basis) && basis >= 1)) {
       setOutcome({ words: trans.__('Say how many hours it takes, more than 0, and on how many devices.') });
       return;
     }
-    const times = job === undefined ? timesByHours(length, basis, wanted) : timesLike(job);
-    if (times === null) {
-      setOutcome({ words: trans.__('This job has not measured itself, or is as good as done: say hours instead.') });
-      return;
-    }
     setIsAsking(true);
-    const known = new Set(times.map(([n]) => n));
-    const answer = await room.api.whatIf({ devices: wanted.filter(n => known.has(n)), seconds: times.map(([n, s]) => [n, s] as const) });
+    const answer = await room.api.whatIf({ devices: wanted, ...(chosen === '' ? { hours: length, on: basis } : { like: chosen }) });
     setIsAsking(false);
     if (answer.kind === 'ok') {
       setOutcome({ answer: answer.value, at: Date.now() });
@@ -62,24 +61,24 @@ export function WhatIfSection(props: ViewProps): JSX.Element | null {
           <p>
             <label>
               {trans.__('Like')}{' '}
-              <select value={like} onChange={event => setLike(event.target.value)}>
+              <select value={chosen} onChange={event => setLike(event.target.value)}>
                 <option value="">{trans.__('hours that I say')}</option>
                 {mine.map(job => (
                   <option key={job.job} value={job.job}>
-                    {job.name}
+                    {job.state === 'ended' ? trans.__('%1 (ended)', job.name) : job.name}
                   </option>
                 ))}
               </select>
             </label>
           </p>
         )}
-        {like === '' && (
+        {chosen === '' && (
           <p>
             <label>
               {trans.__('Hours')} <input type="number" min="0.01" step="any" value={hours} onChange={event => setHours(event.target.value)} />
             </label>{' '}
             <label>
-              {trans.__('on devices')} <input type="number" min="1" value={on} onChange={event => setOn(event.target.value)} />
+              {trans.__('on devices')} <input type="number" min="1" max={MOST_DEVICES} value={on} onChange={event => setOn(event.target.value)} />
             </label>
           </p>
         )}

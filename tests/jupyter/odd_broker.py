@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from selfsched.protocol import AccountView, ClusterView
+from selfsched.protocol import AccountView, ClusterView, WhatIfAnswer
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ def well_behaved(heard: Heard) -> Said:
         return Said(body=a_cluster().to_json().encode(), headers=(("ETag", '"c1"'),))
     if path == "/v1/accounts/me":
         return Said(body=AccountView(account="ada").to_json().encode())
+    if path == "/v1/forecast":
+        return Said(body=WhatIfAnswer(forecasts=()).to_json().encode())
     if heard.method == "POST":
         return Said(body=b'{"detail":"done"}')
     return Said(body=b"[]")

@@ -18,7 +18,7 @@ from jupyter.odd_broker import Heard, OddBroker, Said, a_cluster, odd_broker, pr
 
 pytestmark = pytest.mark.slow
 TOKEN = "ss_0123456789ab_this-is-the-secret-of-the-broker-and-of-nobody"
-WHAT_IF = {"devices": [1, 2]}
+WHAT_IF = {"hours": 1, "devices": [1, 2]}
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_an_order_that_breaks_the_protocol_never_reaches_the_broker(
     for body in (b"", b"{}", b'{"action":"explode"}', b'{"action":"stop","x":1}', b"[" * 40_000):
         answer = page.post("broker/jobs/job-1/control", content=body)
         assert (answer.status_code, code(answer)) == (422, "invalid_message")
-    answer = page.post("broker/forecast", content=b" " * 70_000)
+    answer = page.post("what-if", content=b" " * 70_000)
     assert (answer.status_code, code(answer)) == (413, "body_too_large")
     answer = page.post(
         "broker/jobs/job-1/control", json={"action": "stop"}, headers={"Idempotency-Key": "a b"}
@@ -145,7 +145,7 @@ def test_an_order_that_breaks_the_protocol_never_reaches_the_broker(
 
 
 def test_a_method_that_is_not_on_the_list_is_refused(page: httpx.Client, broker: OddBroker) -> None:
-    calls = (("POST", "jobs"), ("PUT", "jobs/job-1"), ("DELETE", "jobs/job-1"), ("GET", "forecast"))
+    calls = (("POST", "jobs"), ("PUT", "jobs/job-1"), ("DELETE", "jobs/job-1"), ("GET", "jobs/j/end"))
     for method, path in calls:
         answer = page.request(method, f"broker/{path}")
         assert (answer.status_code, code(answer)) == (405, "not_forwarded")
@@ -160,6 +160,8 @@ def test_without_a_login_nothing_is_answered(jupyter: JupyterProcess, broker: Od
         for path in ("hello", "broker/jobs", "runs", "runs/x/output"):
             answer = stranger.get(path)
             assert (answer.status_code, code(answer)) == (403, "jupyter_refused")
+        answer = stranger.post("what-if", json=WHAT_IF)
+        assert (answer.status_code, code(answer)) == (403, "jupyter_refused")
     assert broker.heard == []
 
 
@@ -167,15 +169,16 @@ def test_a_page_of_jupyter_may_ask_and_order(jupyter: JupyterProcess, broker: Od
     with jupyter.browser() as page:
         assert page.get("broker/cluster").status_code == 200
         headers = {"X-XSRFToken": page.cookies["_xsrf"]}
-        assert page.post("broker/forecast", json=WHAT_IF, headers=headers).status_code in (200, 502)
+        assert page.post("what-if", json=WHAT_IF, headers=headers).status_code == 200
     assert broker.asked("/v1/forecast") == 1
 
 
 def test_an_order_without_the_pages_xsrf_token_is_refused(jupyter: JupyterProcess, broker: OddBroker) -> None:
     with jupyter.browser() as page:
         for headers in ({}, {"X-XSRFToken": "guess"}):
-            answer = page.post("broker/jobs/job-1/control", json={"action": "stop"}, headers=headers)
-            assert (answer.status_code, code(answer)) == (403, "jupyter_refused")
+            for path, body in (("broker/jobs/job-1/control", {"action": "stop"}), ("what-if", WHAT_IF)):
+                answer = page.post(path, json=body, headers=headers)
+                assert (answer.status_code, code(answer)) == (403, "jupyter_refused")
     assert broker.heard == []
 
 
@@ -197,7 +200,7 @@ def test_a_panel_that_only_looks_keeps_no_idle_server_from_being_culled(
     for path in ("hello", "broker/cluster", "runs", "runs/x/output"):
         page.get(path)
     assert last_activity() == before
-    page.post("broker/forecast", json=WHAT_IF)
+    page.post("what-if", json=WHAT_IF)
     assert last_activity() > before
 
 
@@ -230,7 +233,7 @@ def test_whatever_the_broker_does_is_told_in_words(
     page: httpx.Client, broker: OddBroker, said: Said | None, status: int, expected: str
 ) -> None:
     broker.reset(lambda _: said)
-    answer = page.post("broker/forecast", json=WHAT_IF)
+    answer = page.post("what-if", json=WHAT_IF)
     assert (answer.status_code, code(answer)) == (status, expected)
     if expected in ("not_a_broker", "other_version", "broker_unreachable"):
         assert broker.url in answer.json()["detail"]
@@ -251,7 +254,7 @@ def test_a_redirect_is_never_followed(page: httpx.Client, broker: OddBroker, els
     for status in (301, 302, 303, 307, 308):
         target = (("Location", f"{elsewhere.url}/v1/forecast"),)
         broker.reset(lambda _, status=status, target=target: Said(status, b"{}", headers=target))  # type: ignore[misc]
-        answer = page.post("broker/forecast", json=WHAT_IF)
+        answer = page.post("what-if", json=WHAT_IF)
         assert (answer.status_code, code(answer)) == (502, "not_a_broker")
         assert "location" not in answer.headers
     assert elsewhere.heard == []
@@ -270,7 +273,7 @@ def test_a_broker_that_is_away_is_said_so_and_asked_again_when_it_is_back(
         assert hello["problem"]["code"] == "broker_unreachable"
         assert hello["broker"]["url"] == broker.url
         for _ in range(5):
-            page.post("broker/forecast", json=WHAT_IF)
+            page.post("what-if", json=WHAT_IF)
     finally:
         broker.start()
     assert page.get("broker/auctions?last=3").status_code == 200
@@ -392,9 +395,10 @@ def test_who_may_only_look_is_told_so_and_can_order_nothing(broker: OddBroker, t
         server.client() as page,
     ):
         assert page.get("broker/cluster").status_code == 200
-        answer = page.post("broker/jobs/job-1/control", json={"action": "stop"})
-    assert (answer.status_code, code(answer)) == (403, "no_right")
-    assert broker.asked("/v1/jobs/job-1/control") == 0
+        for path, body in (("broker/jobs/job-1/control", {"action": "stop"}), ("what-if", WHAT_IF)):
+            answer = page.post(path, json=body)
+            assert (answer.status_code, code(answer)) == (403, "no_right")
+    assert broker.asked("/v1/jobs/job-1/control") + broker.asked("/v1/forecast") == 0
 
 
 def test_a_token_that_was_renewed_counts_without_a_restart(broker: OddBroker, tmp_path: Path) -> None:

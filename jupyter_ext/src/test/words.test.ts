@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { changesBetween } from '../changes';
+import { parseCounts } from '../counts';
 import { Model, type Source, type Surroundings } from '../model';
 import type { JobView } from '../protocol';
-import { parseCounts, timesByHours, timesLike } from '../wholeRun';
 import { durationWords, type Trans } from '../words';
 
 const trans = {
@@ -29,13 +29,6 @@ test('counts are a short list of whole numbers, or nothing', () => {
   for (const bad of ['', 'many', '0', '1.5', '1,2,3,4,5,6,7,8,9']) {
     assert.equal(parseCounts(bad), null);
   }
-});
-
-test('a run like another takes what is left of it over the part that is left', () => {
-  const rows = [{ placement: { devices: 2, nodes: 1, model: null }, remaining_seconds: 50 }];
-  assert.deepEqual(timesLike(job({ bid: { rows, end_is_unknown: false } as never })), [[2, 100]]);
-  assert.equal(timesLike(job({ fraction_done: 0.99 })), null);
-  assert.deepEqual(timesByHours(1, 1, [1]), [[1, 3600]]);
 });
 
 test('what happened to my jobs is told, to others nothing', () => {
