@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
-from broker.live_broker import LiveBroker, live_broker, register, until_leased
+from broker.live_broker import LiveBroker, live_broker, refs, register, report, until_leased
 
 from jupyter.jupyter_process import JupyterProcess, jupyter_process
 from selfsched.elastic.job import JobDescription
 from selfsched.elastic.run_directory import open_run
+from selfsched.protocol import BidRow, JobState, Placement, StandingBid
 
 pytestmark = pytest.mark.slow
 
@@ -120,6 +122,52 @@ def test_what_a_job_holds_can_be_given_back_from_the_panel(lab: Lab, page: httpx
     stale = page.post(f"broker/leases/{lease.lease}/release", json={**body, "fence": lease.fence + 1})
     assert stale.json()["code"] in ("lease_lost", "conflict")
     page.post(f"broker/jobs/{job}/end", json={"outcome": "cancelled"})
+
+
+def test_a_run_of_some_hours_is_foreseen_the_less_surely_the_further_it_must_scale(
+    page: httpx.Client,
+) -> None:
+    answer = page.post("what-if", json={"hours": 2, "devices": [1, 2]})
+    assert answer.status_code == 200, answer.text
+    as_now, one, two = answer.json()["ahead"]
+    assert [line["devices"] for line in (as_now, one, two)] == [None, 1, 2]
+    assert 7200 <= one["ends"]["p50_seconds"] < 9000
+    assert 3600 < two["ends"]["p50_seconds"] < 5000
+
+    def width(line: Any) -> float:
+        return float(line["ends"]["p90_seconds"] / line["ends"]["p10_seconds"])
+
+    assert width(two) > 1.1 * width(one)
+
+
+def test_a_run_like_a_job_is_foreseen_while_it_runs_and_when_it_has_ended(
+    lab: Lab, page: httpx.Client
+) -> None:
+    job = register(lab.broker.admin, "digits")
+    told, sequence = until_leased(lab.broker.admin, job)
+    question = {"like": job, "devices": [1]}
+    refused = page.post("what-if", json=question)
+    assert (refused.status_code, refused.json()["code"]) == (422, "not_foreseeable")
+    assert "has not measured itself" in refused.json()["detail"]
+    bid = StandingBid(rows=(BidRow(placement=Placement(devices=1), remaining_seconds=1800.0, sigma_log=0.1),))
+    said = report(
+        lab.broker.admin, job, sequence + 1, state=JobState.RUNNING, step=50, planned_steps=100,
+        fraction_done=0.5, leases=refs(told), bid=bid,
+    )  # fmt: skip
+    assert said.status_code == 200, said.text
+    until_it_shows(page, job, "bid")
+    assert page.post("what-if", json=question).status_code == 200
+    page.post(f"broker/jobs/{job}/end", json={"outcome": "failed"})
+    ended = page.post("what-if", json=question)
+    assert ended.status_code == 200, ended.text
+    assert 3600 <= ended.json()["ahead"][1]["ends"]["p50_seconds"] < 4500, "half of it took 1800 s"
+
+
+def until_it_shows(page: httpx.Client, job: str, field: str) -> None:
+    """Views are shared for a moment by all who look."""
+    give_up_at = time.monotonic() + 20
+    while page.get(f"broker/jobs/{job}").json()[field] is None and time.monotonic() < give_up_at:
+        time.sleep(0.1)
 
 
 def test_an_open_notebook_holds_nothing(lab: Lab, page: httpx.Client) -> None:
