@@ -109,6 +109,25 @@ def test_what_if_is_answered_by_the_broker(lab: Lab, tab: Page) -> None:
     tab.sees("Device counts are up to 8 whole numbers")
 
 
+def test_what_if_of_a_run_like_a_job_is_asked_while_it_runs_and_when_it_has_ended(
+    lab: Lab, tab: Page
+) -> None:
+    panel = tab.open_panel()
+    job, _, _ = running(lab, "digits")
+    panel.get_by_label("Like").select_option("digits")
+    panel.get_by_role("button", name="Ask").click()
+    panel.get_by_role("cell", name="2 devices").wait_for(timeout=PATIENCE_MS)
+    tab.sees("such a job may have these device counts only: 1, 2")
+    lab.broker.admin.post(f"/v1/jobs/{job}/end", json={"outcome": "finished"})
+    panel.get_by_label("Like").locator("option", has_text="digits (ended)").wait_for(
+        state="attached", timeout=PATIENCE_MS
+    )
+    panel.get_by_label("With devices").fill("1")
+    panel.get_by_role("button", name="Ask").click()
+    panel.get_by_role("cell", name="2 devices").wait_for(state="detached", timeout=PATIENCE_MS)
+    panel.get_by_role("cell", name="1 device", exact=True).wait_for(timeout=PATIENCE_MS)
+
+
 def test_after_a_reload_everything_is_shown_again(lab: Lab, tab: Page) -> None:
     running(lab, "lasting")
     tab.open_panel()
