@@ -8,6 +8,8 @@ from selfsched.core.whole_run import (
     MOST_COUNTS,
     doubts_by_hours,
     doubts_like,
+    run_by_hours,
+    run_like,
     times_by_hours,
     times_like,
     times_words,
@@ -141,3 +143,12 @@ def test_counts_that_are_asked_about_are_among_the_times() -> None:
     times = dict(times_by_hours(2.0, 4, 1000, (5, 64)))
     assert {4, 5, 64} <= set(times)
     assert len(times) == MOST_COUNTS
+
+
+def test_a_whole_run_knows_what_may_be_asked_of_it() -> None:
+    run = run_by_hours(1.0, 2, 4)
+    assert run.doubts == doubts_by_hours(run.times, 2)
+    assert run.possible((4, 64, 4, 1)) == (4, 1)
+    assert run.counts_words().endswith("only: 1, 2, 3, 4")
+    like = run_like(a_job(0.5, {Placement(devices=2): 60.0}))
+    assert (like.times, like.doubts) == (((2, 120.0),), ((2, 0.0),))
