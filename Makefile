@@ -15,6 +15,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt jupyter_ext/pyproject.toml $(wildcard jupyter_ext/selfsched_jupyter/labextension/package.json)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "selfsched needs Python 3.11 or newer; try make PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing PyTorch and the rest into $(VENV): some minutes the first time"
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,jupyter,jupyterhub,dev]' -e ./jupyter_ext
 	@touch $@
