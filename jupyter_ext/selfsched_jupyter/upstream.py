@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import stat
 from contextlib import suppress
+from functools import cache
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
@@ -146,16 +148,16 @@ class Upstream:
 
     async def _success(self, route: Route, answer: httpx.Response, body: bytes) -> Answer:
         if len(body) <= _CHECKED_AT_ONCE_BYTES:
-            fits = _fits(route, body)
+            whole = _whole(route, body)
         else:
-            fits = await asyncio.to_thread(_fits, route, body)
-        if not fits:
+            whole = await asyncio.to_thread(_whole, route, body)
+        if whole is None:
             words = f"the broker at {self._address} sends what this version of selfsched cannot read"
             return trouble(HTTPStatus.BAD_GATEWAY, OwnCode.OTHER_VERSION, f"{words}: {_VERSION_ADVICE}")
         etag = None
         if route.method == "GET":
-            etag = answer.headers.get("etag") or tag_of(body)
-        return Answer(status=HTTPStatus.OK, body=body, etag=etag)
+            etag = answer.headers.get("etag") or tag_of(whole)
+        return Answer(status=HTTPStatus.OK, body=whole, etag=etag)
 
     def _refusal(self, answer: httpx.Response, body: bytes) -> Answer:
         try:
@@ -194,14 +196,21 @@ def _headers(call: BrokerCall, etag: str | None) -> dict[str, str]:
     return headers
 
 
-def _fits(route: Route, body: bytes) -> bool:
-    """Whether a body is what the protocol says."""
-    kind = list[route.gives] if route.many else route.gives  # type: ignore[name-defined]
+def _whole(route: Route, body: bytes) -> bytes | None:
+    """A body written anew, with the fields that its sender left to their defaults; None: it is none.
+
+    The front end has no defaults of its own: what the protocol says may be left out is there.
+    """
+    adapter = _adapter(route)
     try:
-        TypeAdapter(kind).validate_json(body)
+        return adapter.dump_json(adapter.validate_json(body))
     except ValidationError:
-        return False
-    return True
+        return None
+
+
+@cache
+def _adapter(route: Route) -> TypeAdapter[Any]:  # of a type that only the table knows
+    return TypeAdapter(tuple[route.gives, ...] if route.many else route.gives)  # type: ignore[name-defined]
 
 
 async def _knock(path: Path) -> None:

@@ -1,0 +1,77 @@
+"""One broker, or what stands in its place: what reaches the page of what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import httpx
+
+from jupyter.odd_broker import a_cluster
+from selfsched.protocol import DeviceState, DeviceView, JobState, JobView, Message, Resume
+from selfsched.settings import BrokerAddress
+from selfsched_jupyter.allowed import BrokerCall, call_of
+from selfsched_jupyter.answers import Answer
+from selfsched_jupyter.finding import Found
+from selfsched_jupyter.upstream import Upstream
+
+TOKEN = "ss_0123456789ab_a-secret-of-the-broker"
+JOBS = call_of("GET", "jobs", "")
+CLUSTER = call_of("GET", "cluster", "")
+DEVICE = DeviceView(
+    id="here/cpu0", node="here", index=0, kind="cpu", model="cpu", state=DeviceState.FREE, since_seconds=1.0
+)
+JOB = JobView(
+    job="job-1", name="digits", account="ada", state=JobState.RUNNING, min_devices=1, max_devices=2,
+    resume=Resume.ELASTIC, priority=1.0, age_seconds=60.0,
+)  # fmt: skip
+
+
+def asked(
+    say: Callable[[httpx.Request], httpx.Response], call: BrokerCall = JOBS, *, etag: str | None = None
+) -> Answer:
+    """What comes of a call of something that answers so."""
+
+    async def ask() -> Answer:
+        found = Found(kind="set", address=BrokerAddress(url="http://b:1"), token=TOKEN)
+        broker = Upstream(found, transport=httpx.MockTransport(say))
+        try:
+            return await broker.ask(call, etag=etag)
+        finally:
+            await broker.close()
+
+    return asyncio.run(ask())
+
+
+def says(body: Any, **headers: str) -> Callable[[httpx.Request], httpx.Response]:
+    """It answers all with this."""
+    named = {"Content-Type": "application/json"} | {k.replace("_", "-"): v for k, v in headers.items()}
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return lambda _: httpx.Response(200, content=content, headers=named)
+
+
+# --- what was left out -----------------------------------------------------------------------
+
+
+def optional(kind: type[Message]) -> list[str]:
+    return [name for name, known in kind.model_fields.items() if not known.is_required()]
+
+
+def without(message: Message, names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in json.loads(message.to_json()).items() if name not in names}
+
+
+def test_what_a_broker_leaves_out_of_a_job_is_there_for_the_page() -> None:
+    answer = asked(says([without(JOB, optional(JobView))]))
+    assert json.loads(answer.body) == [json.loads(JOB.to_json())]
+
+
+def test_what_a_broker_leaves_out_deep_inside_is_there_for_the_page() -> None:
+    cluster = json.loads(a_cluster(devices=(DEVICE,)).to_json())
+    whole = cluster | {"devices": [json.loads(DEVICE.to_json())]}
+    cluster["devices"] = [without(DEVICE, optional(DeviceView))]
+    answer = asked(says(cluster, ETag='"c1"'), CLUSTER)
+    assert json.loads(answer.body) == whole
+    assert answer.etag == '"c1"'
