@@ -32,6 +32,8 @@ LARGEST_ANSWER_BYTES = 16 * 1024 * 1024
 _CHECKED_AT_ONCE_BYTES = 32 * 1024
 """A larger answer is checked in a thread: the server's other users must not wait for it."""
 _RETRY_AFTER_DIGITS = 4
+_PLAIN = "identity"
+"""Nothing is unpacked: a few packed bytes may stand for gigabytes."""
 
 
 class Upstream:
@@ -47,7 +49,7 @@ class Upstream:
         self.found = found
         self._address = found.address
         self._socket = found.address.socket if transport is None else None
-        headers = {"Accept": JSON}
+        headers = {"Accept": JSON, "Accept-Encoding": _PLAIN}
         if found.token is not None:
             headers["Authorization"] = f"Bearer {found.token}"
         if transport is None:
@@ -105,7 +107,7 @@ class Upstream:
         )
         answer = await self._http.send(request, stream=True)
         try:
-            body = await self._read(answer)
+            body = b"" if _is_packed(answer) else await self._read(answer)
         finally:
             await answer.aclose()
         if body is None:
@@ -142,6 +144,8 @@ class Upstream:
                 words = f"something in front of it answers with status {answer.status_code}"
                 return self._unreachable(words, HTTPStatus.SERVICE_UNAVAILABLE)
             return self._not_a_broker(f"status {answer.status_code} with {media[:60] or 'nothing'!r}")
+        if _is_packed(answer):
+            return self._not_a_broker("a packed answer (Content-Encoding), which was not asked for")
         if answer.is_success:
             return await self._success(call.route, answer, body)
         return self._refusal(answer, body)
@@ -183,6 +187,10 @@ class Upstream:
 
 
 _VERSION_ADVICE = "one of the two is older; install the same version of selfsched for both"
+
+
+def _is_packed(answer: httpx.Response) -> bool:
+    return answer.headers.get("content-encoding", _PLAIN).strip().lower() not in ("", _PLAIN)
 
 
 def _headers(call: BrokerCall, etag: str | None) -> dict[str, str]:

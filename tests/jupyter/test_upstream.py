@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import httpx
+import pytest
 
 from jupyter.odd_broker import a_cluster
 from selfsched.protocol import DeviceState, DeviceView, JobState, JobView, Message, Resume
@@ -52,6 +54,10 @@ def says(body: Any, **headers: str) -> Callable[[httpx.Request], httpx.Response]
     return lambda _: httpx.Response(200, content=content, headers=named)
 
 
+def code(answer: Answer) -> str:
+    return str(json.loads(answer.body)["code"])
+
+
 # --- what was left out -----------------------------------------------------------------------
 
 
@@ -75,3 +81,47 @@ def test_what_a_broker_leaves_out_deep_inside_is_there_for_the_page() -> None:
     answer = asked(says(cluster, ETag='"c1"'), CLUSTER)
     assert json.loads(answer.body) == whole
     assert answer.etag == '"c1"'
+
+
+# --- what is packed --------------------------------------------------------------------------
+
+
+def test_a_broker_is_asked_not_to_pack_its_answers() -> None:
+    heard: list[str] = []
+
+    def listen(request: httpx.Request) -> httpx.Response:
+        heard.append(request.headers["accept-encoding"])
+        return says([])(request)
+
+    assert asked(listen).status == 200
+    assert heard == ["identity"]
+
+
+@pytest.mark.parametrize("coding", ["gzip", "gzip, gzip", "GZip", "deflate", "br", "zstd", "identity, gzip"])
+def test_an_answer_that_is_packed_all_the_same_is_not_read(coding: str) -> None:
+    read: list[bytes] = []
+
+    async def parts() -> AsyncIterator[bytes]:
+        read.append(b"")
+        yield gzip.compress(b"[]")
+
+    def say(_: httpx.Request) -> httpx.Response:
+        headers = {"Content-Type": "application/json", "Content-Encoding": coding}
+        return httpx.Response(200, content=parts(), headers=headers)
+
+    answer = asked(say)
+    assert (answer.status, code(answer)) == (502, "not_a_broker")
+    assert read == []
+
+
+def test_what_says_that_it_is_not_packed_is_read() -> None:
+    assert asked(says([], Content_Encoding="identity")).body == b"[]"
+
+
+def test_a_packed_page_of_a_proxy_is_still_a_proxys() -> None:
+    def say(_: httpx.Request) -> httpx.Response:
+        headers = {"Content-Type": "text/html", "Content-Encoding": "gzip"}
+        return httpx.Response(502, content=b"no gzip", headers=headers)
+
+    answer = asked(say)
+    assert (answer.status, code(answer)) == (503, "broker_unreachable")
