@@ -108,6 +108,7 @@ def run(
         bool, typer.Option("--detach", help="It outlives this terminal; Ctrl-C leaves it (see `attach`).")
     ] = False,
     broker: Broker = None,
+    cell: Annotated[int | None, typer.Option("--cell", metavar="PID", hidden=True)] = None,
 ) -> None:
     """Run a training script on devices that may come and go."""
     from selfsched.commands.run import RunRequest, run_job
@@ -115,7 +116,7 @@ def run(
     request = RunRequest(
         command=tuple(command), devices=devices, plan=plan, fixed=fixed, time=time, wait=wait,
         no_wait=no_wait, name=name, priority=priority, batch_devices=batch_devices, broker=broker,
-        detach=detach,
+        detach=detach, cell=cell,
     )  # fmt: skip
     raise typer.Exit(run_job(request))
 

@@ -10,12 +10,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
 from selfsched.errors import Refused, SelfschedError
@@ -44,27 +44,39 @@ def line_magic(line: str) -> None:
 def cell_magic(line: str, cell: str) -> None:
     """`%%selfsched run [OPTIONS]`: the cell as a script of its own, under `selfsched run`.
 
-    It shares no variable with the notebook. Stop checkpoints it and ends it, as Ctrl-C does.
+    It shares no variable with the notebook. Stop checkpoints it and ends it, as Ctrl-C does; so does the
+    kernel's end, however it comes. With `--detach` both leave it.
     """
     words = _words(line)
     if words[:1] != ["run"] or "--" in words:
         _say(_USAGE)
         return
-    with tempfile.TemporaryDirectory(prefix="selfsched-cell-") as folder:
-        script = Path(folder) / "cell.py"
-        script.write_text(cell)
-        command = [sys.executable, "-m", "selfsched", *words, "--", sys.executable, str(script)]
-        code = _follow(command)
+    try:
+        script = cell.encode()
+    except UnicodeEncodeError as error:
+        row = cell.count("\n", 0, error.start) + 1
+        _say(f"line {row} of the cell has half a character ({cell[error.start]!a}), which no script can hold")
+        return
+    # The kernel's own process id: the command ends with it.
+    command = [sys.executable, "-m", "selfsched", "run", "--cell", str(os.getpid()), *words[1:]]
+    try:
+        code = _follow([*command, "--", sys.executable], script)
+    except OSError as error:
+        _say(f"the cell cannot be run: {error.strerror}")
+        return
     if code:
         _say(f"it ended with code {code}")
 
 
-def _follow(command: list[str]) -> int:
+def _follow(command: list[str], script: bytes) -> int:
     """Print what a command prints; a Stop is passed on, and its end awaited."""
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        errors="replace", start_new_session=True,
-    )  # fmt: skip
+    with tempfile.TemporaryFile() as handed_over:  # without a name: nothing to remove, whoever is killed
+        handed_over.write(script)
+        handed_over.seek(0)
+        process = subprocess.Popen(
+            command, stdin=handed_over, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            errors="replace", start_new_session=True,
+        )  # fmt: skip
     assert process.stdout is not None
     with process.stdout as printed:
         while True:
@@ -77,10 +89,13 @@ def _follow(command: list[str]) -> int:
 
 
 def _words(line: str) -> list[str]:
+    """The words of a magic's line; none where they are no words that a command can be given."""
     try:
-        return shlex.split(line)
-    except ValueError:
+        words = shlex.split(line)
+        line.encode()
+    except ValueError:  # quotes without an end; half a character
         return []
+    return [] if "\0" in line else words
 
 
 def _say(words: str) -> None:

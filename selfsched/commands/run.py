@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
 from selfsched import settings
@@ -28,6 +29,8 @@ class RunRequest:
     batch_devices: int | None = None
     broker: str | None = None
     detach: bool = False
+    cell: int | None = None
+    """Process id of the kernel whose cell comes on standard input, and is the command's last word."""
 
 
 def run_job(request: RunRequest) -> int:
@@ -36,6 +39,7 @@ def run_job(request: RunRequest) -> int:
     Raises:
         Refused: options that are wrong or contradict each other.
     """
+    script = None if request.cell is None else _cell_of(request.cell)
     low, high = parse_devices(request.devices)
     check(request)
     stated = parse_duration(request.time, "--time") if request.time is not None else None
@@ -56,8 +60,18 @@ def run_job(request: RunRequest) -> int:
         broker=request.broker,
         priority=request.priority,
         detach=request.detach or settings.load().detach,
+        script=script,
     )
     return run_command(list(request.command), options)
+
+
+def _cell_of(kernel: int) -> bytes:
+    """The cell that a kernel hands over. This process ends with it; what then becomes of the run is as
+    with any terminal: it ends with a checkpoint, and a detached one goes on."""
+    from selfsched.launch.parenthood import die_with_parent
+
+    die_with_parent(kernel)
+    return sys.stdin.buffer.read()
 
 
 def check(request: RunRequest) -> None:

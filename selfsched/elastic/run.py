@@ -14,7 +14,8 @@ from selfsched import settings
 from selfsched.elastic import channel
 from selfsched.elastic.attach import AttachedRun, View, detached_words
 from selfsched.elastic.job import JobDescription, installed_version
-from selfsched.elastic.run_directory import RunDirectory, RunOutcome, open_run
+from selfsched.elastic.private_files import writing_private
+from selfsched.elastic.run_directory import RunDirectory, RunOutcome, open_run, released_on_failure
 from selfsched.errors import EXIT_FINE, Refused
 
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
@@ -47,6 +48,9 @@ class RunOptions:
     without_zygote: bool = False
     """Start every rank as a fresh process."""
     priority: float = 1.0
+    script: bytes | None = None
+    """Text of a script that has no file of its own: it is kept in the run's directory, as long as the run,
+    and is the command's last word."""
     detach: bool = False
     """It goes on when its terminal is gone; Ctrl-C leaves it."""
     runs_directory: Path | None = None
@@ -81,7 +85,6 @@ def follow_command(
     command: list[str], options: RunOptions, *, view: View | None = None
 ) -> tuple[RunOutcome, RunDirectory]:
     """As `run_command`; says nothing of how it ended, and returns that and the run's directory."""
-    from selfsched.elastic.program import package_in
     from selfsched.elastic.views import TerminalView
 
     check_devices(options.min_devices, options.max_devices)
@@ -91,8 +94,23 @@ def follow_command(
     _check_plan(options)
     runs = options.runs_directory or settings.load(unknown="ignore").runs_dir
     directory, lock = open_run(options.name, parent=runs)
+    with released_on_failure(lock):
+        if options.script is not None:
+            with writing_private(directory.cell) as file:
+                file.write(options.script)
+            command = [*command, str(directory.cell)]
+        job = _describe(command, options, directory)
+        view = view or TerminalView()
+        if options.detach:
+            view.show(channel.Said(text=detached_words(job)))
+    return AttachedRun(job, lock).follow(view), directory
+
+
+def _describe(command: list[str], options: RunOptions, directory: RunDirectory) -> JobDescription:
+    from selfsched.elastic.program import package_in
+
     here = Path.cwd()
-    job = JobDescription(
+    return JobDescription(
         run_directory=directory.path, name=options.name, program="command", command=tuple(command),
         package=package_in(command, here), working_directory=here,
         min_devices=options.min_devices, max_devices=options.max_devices,
@@ -103,10 +121,6 @@ def follow_command(
         stated_seconds=options.stated_seconds, wait_seconds=options.wait_seconds, priority=options.priority,
         detached=options.detach, started_at_unix=time.time(), selfsched_version=installed_version(),
     )
-    view = view or TerminalView()
-    if options.detach:
-        view.show(channel.Said(text=detached_words(job)))
-    return AttachedRun(job, lock).follow(view), directory
 
 
 def check_devices(min_devices: int, max_devices: int) -> None:

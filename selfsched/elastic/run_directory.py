@@ -6,6 +6,7 @@
       job.json              what is run (`job.JobDescription`)
       payload.pkl           module, data and trainer arguments, for `selfsched.Trainer`; stays when a
                             detached run has ended, so that its module can be built again
+      cell.py               the script of a notebook's `%%selfsched run`
       events.jsonl[.1]      events of ranks and segments, bounded
       output.log[.1]        what rank 0 printed, bounded
       rank-N.log[.1]        what the other ranks printed, bounded
@@ -28,7 +29,8 @@ import shutil
 import stat
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -69,6 +71,11 @@ class RunDirectory:
     @property
     def payload(self) -> Path:
         return self.path / "payload.pkl"
+
+    @property
+    def cell(self) -> Path:
+        """The script of a notebook's `%%selfsched run`; segments to come read it too."""
+        return self.path / "cell.py"
 
     @property
     def result(self) -> Path:
@@ -211,6 +218,16 @@ def reopen_run(path: Path) -> tuple[RunDirectory, int]:
     return _hold(RunDirectory(_private(path)), path.name)
 
 
+@contextmanager
+def released_on_failure(lock: int) -> Iterator[None]:
+    """What fails before a supervisor has a run's lock leaves the run free. An interrupt is such too."""
+    try:
+        yield
+    except BaseException:
+        os.close(lock)
+        raise
+
+
 def _hold(directory: RunDirectory, name: str | None) -> tuple[RunDirectory, int]:
     descriptor = directory.lock()
     if descriptor is None:
@@ -218,10 +235,11 @@ def _hold(directory: RunDirectory, name: str | None) -> tuple[RunDirectory, int]
             f"the job {name} is running already: wait for it, choose another --name, or follow it "
             f"(`selfsched attach {name}`; selfsched.attach({name!r}) in Python)"
         )
-    before = directory.read_outcome()
-    if before is not None and before.outcome == "finished":
-        directory.clear()
-    (directory.path / "outcome.json").unlink(missing_ok=True)
+    with released_on_failure(descriptor):
+        before = directory.read_outcome()
+        if before is not None and before.outcome == "finished":
+            directory.clear()
+        (directory.path / "outcome.json").unlink(missing_ok=True)
     return directory, descriptor
 
 

@@ -143,6 +143,10 @@ class Runs:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             start_new_session=True,
         )
+        return self.of(client, name)
+
+    def of(self, client: subprocess.Popen[str], name: str) -> Run:
+        """The run of a client that a test started in another way, in the same place."""
         run = Run(client, self._runs, name)
         self._started.append(run)
         return run
