@@ -97,19 +97,23 @@ def test_a_broker_is_asked_not_to_pack_its_answers() -> None:
     assert heard == ["identity"]
 
 
-@pytest.mark.parametrize("coding", ["gzip", "gzip, gzip", "GZip", "deflate", "br", "zstd", "identity, gzip"])
-def test_an_answer_that_is_packed_all_the_same_is_not_read(coding: str) -> None:
-    read: list[bytes] = []
+def packed(
+    status: int, media: str, coding: str, read: list[bytes]
+) -> Callable[[httpx.Request], httpx.Response]:
+    """It answers so; `read` tells whether anybody has looked into it."""
 
     async def parts() -> AsyncIterator[bytes]:
         read.append(b"")
         yield gzip.compress(b"[]")
 
-    def say(_: httpx.Request) -> httpx.Response:
-        headers = {"Content-Type": "application/json", "Content-Encoding": coding}
-        return httpx.Response(200, content=parts(), headers=headers)
+    headers = {"Content-Type": media, "Content-Encoding": coding}
+    return lambda _: httpx.Response(status, content=parts(), headers=headers)
 
-    answer = asked(say)
+
+@pytest.mark.parametrize("coding", ["gzip", "gzip, gzip", "GZip", "deflate", "br", "zstd", "identity, gzip"])
+def test_an_answer_that_is_packed_all_the_same_is_not_read(coding: str) -> None:
+    read: list[bytes] = []
+    answer = asked(packed(200, "application/json", coding, read))
     assert (answer.status, code(answer)) == (502, "not_a_broker")
     assert read == []
 
@@ -119,9 +123,6 @@ def test_what_says_that_it_is_not_packed_is_read() -> None:
 
 
 def test_a_packed_page_of_a_proxy_is_still_a_proxys() -> None:
-    def say(_: httpx.Request) -> httpx.Response:
-        headers = {"Content-Type": "text/html", "Content-Encoding": "gzip"}
-        return httpx.Response(502, content=b"no gzip", headers=headers)
-
-    answer = asked(say)
+    answer = asked(packed(502, "text/html", "gzip", []))
     assert (answer.status, code(answer)) == (503, "broker_unreachable")
+    assert b"status 502" in answer.body
