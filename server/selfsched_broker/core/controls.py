@@ -43,8 +43,7 @@ def control(books: Books, ctx: Context, job_id: str, message: ControlJob) -> Dec
         case "set_devices":
             detail = _set_devices(draft, job, message.min_devices, message.max_devices)
         case "give_back":
-            fewer = message.max_devices or job.min_devices
-            detail = _set_devices(draft, job, min(job.min_devices, fewer), fewer)
+            detail = _give_back(draft, job)
     return draft.finish(lambda _: Accepted(detail=detail))
 
 
@@ -82,12 +81,36 @@ def _resume(draft: Draft, job: Job) -> str:
             paused_at=None,
             paused_seconds=job.paused_seconds + paused,
             waiting_since=draft.now,
+            stands_back_until=None,
         )
         draft.put(now_waiting)
     draft.say(job.id, "resumed by its owner")
     draft.touch(job.id)
     draft.wake()
     return "waiting for devices"
+
+
+def _give_back(draft: Draft, job: Job) -> str:
+    """Leave everything now and bid again later, with the limits that the job has.
+
+    It stands back over a whole term: it asks for nothing at the next tick, else what it has just left
+    would come straight back to it where nobody else wants it.
+    """
+    if job.resume is Resume.NEVER:
+        raise Refusal(ProblemCode.IMPOSSIBLE, "this program cannot go on after it has left: stop it instead")
+    if job.order != "go_on":
+        raise Refusal(ProblemCode.CONFLICT, "the job leaves its devices already, by its owner's word")
+    held = draft.books.active_of(job.id)
+    if not held and not draft.books.claims_of(job.id):
+        raise Refusal(ProblemCode.CONFLICT, "the job holds no device that it could give back")
+    until = draft.books.agenda.next_tick_at + draft.options.term_seconds
+    draft.put(replace(job, stands_back_until=until))
+    reason = "its owner gave its devices back: it asks for some again at the auction after the next"
+    draft.say(job.id, reason)
+    draft.touch(job.id)
+    settle_claims(draft, draft.books.claims_of(job.id), ClaimEvent.DIED)
+    order_leave(draft, held, reason)
+    return "gives its devices back"
 
 
 def _stop(draft: Draft, job: Job) -> str:

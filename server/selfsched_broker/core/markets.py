@@ -59,6 +59,8 @@ def contends(draft: Draft, job: Job) -> bool:
         return False  # it has had its time and cannot go on
     if job.barred_until is not None and draft.now < job.barred_until:
         return False  # it has paid with its devices
+    if job.stands_back(draft.now):
+        return False
     return not is_silent(draft, job)
 
 

@@ -215,10 +215,16 @@ class Job(Record):
     """Where payments are charged: from when on its devices are taken if somebody waits for them."""
     barred_until: float | None = None
     """It has paid with its devices, and does not ask for them again before while others wait."""
+    stands_back_until: float | None = None
+    """Its owner gave its devices back: it asks for none before, also where nobody else wants them."""
 
     @property
     def key(self) -> str:
         return self.id
+
+    def stands_back(self, now: float) -> bool:
+        """Whether its owner gave its devices back not long ago, so that it asks for none yet."""
+        return self.stands_back_until is not None and now < self.stands_back_until
 
     @property
     def live(self) -> bool:

@@ -83,6 +83,8 @@ def _starts(books: Books, ctx: Context, job: Job) -> Forecast | None:
     """When a job that waits is expected to have devices."""
     if job.state is not JobState.WAITING or ctx.outlook is None or books.devices_of(job.id):
         return None
+    if job.stands_back(ctx.now):
+        return None  # the look-ahead would have it bid at once
     found = ctx.outlook.of(job.id, ctx.now, 0)
     return found.start if found is not None else None
 

@@ -150,6 +150,58 @@ def test_a_paused_job_releases_keeps_its_place_and_its_time_stands_still(driver:
     assert driver.books.jobs[job].visited
 
 
+def test_devices_given_back_stay_free_over_a_term_and_the_limits_stay(driver: Driver) -> None:
+    job = _settled_alone(driver)
+    limits = (driver.books.jobs[job].min_devices, driver.books.jobs[job].max_devices)
+    driver.control(job, "give_back")
+    driver.live(60.0)
+    assert driver.held(job) == []
+    assert driver.books.jobs[job].state is JobState.WAITING
+    assert "its owner gave its devices back" in driver.books.jobs[job].reasons[-1]
+    driver.live(70.0)
+    assert len(driver.held(job)) == 2, "after a term it bids as before"
+    assert (driver.books.jobs[job].min_devices, driver.books.jobs[job].max_devices) == limits
+
+
+def test_another_job_has_at_once_what_was_given_back(driver: Driver) -> None:
+    job = _settled_alone(driver)
+    other = driver.register("bob")
+    driver.report(other, state=JobState.WAITING)
+    driver.control(job, "give_back")
+    driver.live(20.0)
+    assert driver.held(job) == []
+    assert driver.held(other)
+
+
+def test_only_what_is_held_and_can_go_on_is_given_back(driver: Driver) -> None:
+    job = _settled_alone(driver)
+    driver.control(job, "pause")
+    with pytest.raises(Refusal, match="already"):
+        driver.control(job, "give_back")
+    driver.live(10.0)
+    driver.control(job, "resume")
+    driver.live(5.0)
+    driver.control(job, "give_back")
+    driver.live(20.0)
+    with pytest.raises(Refusal, match="holds no device"):
+        driver.control(job, "give_back")
+    once = driver.register("bob", 1, 1, resume=Resume.NEVER, stated_seconds=600.0)
+    driver.report(once)
+    assert driver.held(once)
+    with pytest.raises(Refusal, match="stop it instead"):
+        driver.control(once, "give_back")
+
+
+def test_resuming_ends_the_standing_back(driver: Driver) -> None:
+    job = _settled_alone(driver)
+    driver.control(job, "give_back")
+    driver.live(10.0)
+    driver.control(job, "pause")
+    driver.control(job, "resume")
+    driver.live(5.0)
+    assert len(driver.held(job)) == 2
+
+
 def arbiter_age(driver: Driver, job: str) -> float:
     from selfsched_broker.core.views import job_view
 
