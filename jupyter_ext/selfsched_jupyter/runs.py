@@ -37,6 +37,12 @@ _OFFSET_BITS = 32
 _FILE_BITS = 20
 """A position is (file, offset) in one whole number that JavaScript holds exactly."""
 _LONGEST_LETTER_BYTES = 4
+_LONGEST_TEXT = 4096
+"""As long as a path may be."""
+_LARGEST_WHOLE = 2**53
+"""Up to here JavaScript holds each whole number exactly."""
+_LAST_INSTANT = 253_402_300_799.0
+"""The end of the year 9999."""
 
 
 class RunView(BaseModel):
@@ -104,7 +110,9 @@ def list_runs(parent: Path, *, root: Path | None = None, most: int = MOST_RUNS) 
         most: at most so many.
     """
     try:
-        entries = [path for path in parent.iterdir() if _is_own_directory(path)]
+        entries = [
+            path for path in parent.iterdir() if _NAME.fullmatch(path.name) and _is_own_directory(path)
+        ]
     except OSError:
         return ()
     dated = sorted(((_started_at(path), path) for path in entries), key=lambda pair: pair[0], reverse=True)
@@ -206,12 +214,12 @@ def _view(path: Path, started_at: float, root: Path | None) -> RunView | None:
         name=path.name,
         job=told.job,
         job_name=told.name or _text(job.get("name")) or path.name,
-        run_directory=str(path),
+        run_directory=_sendable(str(path)),
         notebook=_from_root(_text(job.get("notebook")), root),
         kernel_id=_text(job.get("kernel_id")),
         detached=job.get("detached") is True,
         state=state,
-        started_at=_number(job.get("started_at_unix")) or started_at,
+        started_at=_instant(job.get("started_at_unix")) or started_at,
         ended_at=_modified_at(path / "outcome.json") if outcome else None,
         step=_whole(outcome.get("step")),
         planned_steps=told.planned_steps,
@@ -291,7 +299,7 @@ def _started_at(path: Path) -> float:
 
 def _modified_at(path: Path) -> float | None:
     try:
-        return path.lstat().st_mtime
+        return _instant(path.lstat().st_mtime)
     except OSError:
         return None
 
@@ -321,12 +329,20 @@ def _json(path: Path) -> dict[str, Any] | None:
 
 
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
+    return _sendable(value[:_LONGEST_TEXT]) if isinstance(value, str) and value else None
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+def _sendable(text: str) -> str:
+    """Without what cannot be sent: half letters, as a file's name that is no UTF-8 leaves them."""
+    return text.encode(errors="replace").decode()
+
+
+def _instant(value: Any) -> float | None:
+    """Seconds since 1970; None also for what is no day of the calendar, such as NaN."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 < value <= _LAST_INSTANT else None
 
 
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_whole and abs(value) <= _LARGEST_WHOLE else None

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from selfsched.core.history import FILE_NAME, JobHistory
 from selfsched.elastic.job import JobDescription
 from selfsched.elastic.run_directory import BoundedLog, RunDirectory, RunOutcome, open_run
-from selfsched_jupyter.runs import NoSuchRun, OutputPage, list_runs, read_output
+from selfsched_jupyter.runs import NoSuchRun, OutputPage, RunView, list_runs, read_output
 
 
 def a_run(parent: Path, name: str, *, at: float = 1000.0, **described: object) -> tuple[RunDirectory, int]:
@@ -107,6 +108,60 @@ def test_what_is_no_run_or_is_broken_is_passed_over(tmp_path: Path) -> None:
     assert runs["good"].state == "lost"
     assert (runs["odd"].job_name, runs["odd"].notebook, runs["odd"].detached) == ("odd", None, False)
     assert list_runs(tmp_path / "nowhere") == ()
+
+
+SURROGATE = '"half \\udcff letter"'
+HUGE = "1" + "0" * 400
+
+
+@pytest.mark.parametrize(
+    ("job", "outcome"),
+    [
+        (f'{{"started_at_unix": {HUGE}}}', "{}"),
+        (f'{{"started_at_unix": -{HUGE}}}', "{}"),
+        ('{"started_at_unix": NaN}', "{}"),
+        ('{"started_at_unix": Infinity}', "{}"),
+        ('{"started_at_unix": 1e300}', "{}"),
+        (f'{{"name": {SURROGATE}, "kernel_id": {SURROGATE}}}', "{}"),
+        (f'{{"notebook": {SURROGATE}}}', "{}"),
+        ('{"notebook": "/x/\\u0000.ipynb"}', "{}"),
+        ("{}", f'{{"outcome": {SURROGATE}, "message": {SURROGATE}}}'),
+        ("{}", f'{{"outcome": "failed", "step": {HUGE}}}'),
+        ("{}", '{"outcome": {"a": 1}, "step": 1e400, "message": [1]}'),
+        ('{"name": "' + "a" * 2_000_000 + '"}', '{"message": "' + "a" * 2_000_000 + '"}'),
+        ("[" * 100_000, "{}"),
+    ],
+)
+def test_one_odd_run_does_not_hide_the_others(tmp_path: Path, job: str, outcome: str) -> None:
+    os.close(a_run(tmp_path, "good")[1])
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "job.json").write_text(job)
+    (tmp_path / "odd" / "outcome.json").write_text(outcome)
+    (tmp_path / "odd" / FILE_NAME).write_text(f'{{"job": {SURROGATE}, "planned_steps": {HUGE}}}')
+    sent = TypeAdapter(tuple[RunView, ...]).dump_json(list_runs(tmp_path, root=tmp_path))
+    assert len(sent) < 20_000
+    runs = {run["name"]: run for run in json.loads(sent)}
+    assert "good" in runs
+    if "odd" in runs:
+        assert 0 < runs["odd"]["started_at"] < 1e12
+        assert (runs["odd"]["step"], runs["odd"]["planned_steps"]) == (None, None)
+
+
+def test_a_run_whose_name_cannot_be_asked_for_is_passed_over(tmp_path: Path) -> None:
+    os.close(a_run(tmp_path, "good")[1])
+    for name in (b"x\xff", b"a b", b".hidden", b"line\n"):
+        path = os.path.join(os.fsencode(tmp_path), name)
+        os.mkdir(path)
+        with open(os.path.join(path, b"job.json"), "w") as file:
+            file.write("{}")
+    assert [run.name for run in list_runs(tmp_path)] == ["good"]
+
+
+def test_runs_in_a_directory_whose_name_is_no_text_are_listed(tmp_path: Path) -> None:
+    parent = tmp_path / os.fsdecode(b"home\xff")
+    (parent / "good").mkdir(parents=True)
+    (parent / "good" / "job.json").write_text("{}")
+    assert b"home?" in TypeAdapter(tuple[RunView, ...]).dump_json(list_runs(parent))
 
 
 # --- output ----------------------------------------------------------------------------------
