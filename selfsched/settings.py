@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import stat
 import tomllib
 import warnings
@@ -29,6 +30,11 @@ BROKERS_OWN_PREFIX = "SELFSCHED_BROKER_"
 LAB_SOCKET = Path("/run/selfsched/broker.sock")
 HUB_TOKEN_VARIABLE = "JUPYTERHUB_API_TOKEN"
 _LARGEST_TOKEN_BYTES = 4096
+_HIDDEN = "***"
+_SCHEME = re.compile(r"(https?|unix)://", re.IGNORECASE)
+_AT = re.compile(r".*(@|%40|\uff20|\ufe6b)", re.DOTALL)
+"""A name and password, up to the last sign that is an "at" or that a URL's reader takes for one."""
+_BEHIND_PATH = re.compile(r"([?#]).*", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -94,23 +100,32 @@ def parse_address(text: str) -> BrokerAddress:
     if text.startswith("unix:"):
         path = Path(text.removeprefix("unix:").removeprefix("//"))
         if not path.is_absolute():
-            raise InvalidSettings(f"broker {text!r}: the path of the socket must be absolute")
+            raise InvalidSettings(f"broker {shown_address(text)!r}: the path of the socket must be absolute")
         return BrokerAddress(url="http://broker", socket=path)
+    if _AT.search(text):
+        raise InvalidSettings("the broker's address holds a name or password: use SELFSCHED_TOKEN_FILE")
+    shown = shown_address(text)
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError as error:
-        raise InvalidSettings(f"broker {text!r} is no address: {error}") from None
+        raise InvalidSettings(f"broker {shown!r} is no address: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidSettings(
-            f"broker {text!r} is no address: write http://HOST:PORT, https://HOST or unix:/PATH"
+            f"broker {shown!r} is no address: write http://HOST:PORT, https://HOST or unix:/PATH"
         )
-    if parts.username or parts.password:
-        raise InvalidSettings("the broker's address holds a name or password: use SELFSCHED_TOKEN_FILE")
     if parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise InvalidSettings(f"broker {text!r}: give the address alone, without {parts.path!r} behind it")
+        raise InvalidSettings(f"broker {shown!r}: give the address alone, with nothing behind it")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return BrokerAddress(url=f"{parts.scheme}://{host}" + (f":{port}" if port is not None else ""))
+
+
+def shown_address(text: str) -> str:
+    """What was given as an address, without what in it may be a password or a token."""
+    scheme = _SCHEME.match(text)
+    start = scheme.end() if scheme else 0
+    rest = _AT.sub(f"{_HIDDEN}@", text[start:])
+    return text[:start] + _BEHIND_PATH.sub(rf"\g<1>{_HIDDEN}", rest)
 
 
 def read_token_file(path: Path) -> str:
@@ -331,7 +346,8 @@ def _parsed(setting: Setting, source: str, text: str) -> Any:
     try:
         return setting.parse(text)
     except InvalidSettings as error:
-        shown = "" if setting.name == "token" else f" = {text[:80]!r}"
+        given = shown_address(text) if setting.parse is parse_address else text
+        shown = "" if setting.name == "token" else f" = {given[:80]!r}"
         raise InvalidSettings(f"{source}{shown}: {error}") from None
 
 

@@ -61,6 +61,44 @@ def test_a_password_in_the_address_is_refused_without_repeating_it() -> None:
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://user:hunter2@host:1",
+        "http://hunter2@host",
+        "http://user:hunter2@host:port",
+        "http://user:hunter2@[::1",
+        "http://user:12/hunter2@host",
+        "http://user:hunter2?x@host",
+        "http://user:p@hunter2@host",
+        "http://user:hunter2%40host:1",
+        "http://user:hunter2\uff20host",
+        "ftp://user:hunter2@host",
+        "user:hunter2@host:1",
+        "http://host:1/?token=hunter2",
+        "http://host:1/x#hunter2",
+        "http://host:port?token=hunter2",
+        "unix://user:hunter2@host/x",
+        "unix:x?hunter2",
+    ],
+)
+@pytest.mark.parametrize("source", ["environment", "config", "argument"])
+def test_no_password_in_an_address_is_in_any_message(tmp_path: Path, text: str, source: str) -> None:
+    env = {"SELFSCHED_BROKER": text} if source == "environment" else {}
+    config = f'broker = "{text}"\n' if source == "config" else ""
+    arguments = {"broker": text} if source == "argument" else {}
+    with pytest.raises(InvalidSettings) as caught:
+        load(tmp_path, env, config, **arguments)
+    assert "hunter2" not in str(caught.value)
+    assert "broker" in str(caught.value).lower()
+
+
+def test_a_mistyped_address_is_shown_where_nothing_in_it_is_secret() -> None:
+    assert settings.shown_address("htp:/box:80") == "htp:/box:80"
+    assert settings.shown_address("http://u:p@box:80/x?y=1") == "http://***@box:80/x?***"
+    assert str(settings.parse_address("unix:/run/a@b.sock")) == "unix:/run/a@b.sock"
+
+
 def test_an_unknown_variable_is_an_error_that_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettings, match=r"SELFSCHED_BROKR is set.*did you mean SELFSCHED_BROKER"):
         load(tmp_path, {"SELFSCHED_BROKR": "http://x"})
