@@ -27,7 +27,7 @@ function fill(element, markup) {
 }
 
 function render({ model, el }) {
-  const root = made("section", el, "selfsched-run");
+  const root = made("section", el, "selfsched-run selfsched-live");
   root.setAttribute("aria-label", "Training run");
   const head = made("div", root);
   const heard = made("div", root, "selfsched-heard");

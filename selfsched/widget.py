@@ -13,14 +13,12 @@ from typing import Any
 import anywidget
 import traitlets
 
-STYLE = Path(__file__).with_name("widget.css")
-
 
 class RunWidget(anywidget.AnyWidget):  # type: ignore[misc]  # a foreign class without types
     """Shows the parts of a `cell.picture.Picture`; a part that did not change is not sent."""
 
     _esm = Path(__file__).with_name("widget.js")
-    _css = STYLE
+    _css = Path(__file__).with_name("widget.css")
 
     head = traitlets.Unicode("").tag(sync=True)
     panels = traitlets.Dict().tag(sync=True)

@@ -169,6 +169,28 @@ def still(picture: Picture, style: str) -> str:
     )
 
 
+_KEPT_RULES = (
+    ".selfsched-kept{display:none}"
+    ".jp-OutputArea-child:not(:has(.selfsched-live))+.jp-OutputArea-child .selfsched-kept{display:block}"
+    ".jp-OutputArea-child:not(:has(.selfsched-live)):has(+.jp-OutputArea-child .selfsched-kept){display:none}"
+)
+"""In JupyterLab it is seen where the output before it has no live picture, and that one is not."""
+
+
+def kept(picture: Picture, style: str, words: str) -> str:
+    """The picture as an output after the live one, seen instead of it where that one is not there.
+
+    Args:
+        picture: as it stands.
+        style: the picture's.
+        words: what this is.
+    """
+    return (
+        f'<style>{_KEPT_RULES}</style><div class="selfsched-kept">{still(picture, style)}'
+        f"<p>{text(words)}</p></div>"
+    )
+
+
 def figure(name: str, markup: str) -> str:
     """One chart below its heading."""
     return f"<figure><figcaption>{PANELS[name]}</figcaption>{markup}</figure>"

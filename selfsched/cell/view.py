@@ -4,6 +4,10 @@ Everything happens in the thread that waits for the run: `show` takes a message 
 redraws what is due. The training is in other processes and notices nothing. However long a run
 lasts, the notebook's file stays small: charts are bounded, and so is the output that is printed
 into the cell; all of it is in the run's directory.
+
+A page that is loaded again finds no live picture: its model is in a kernel that is busy, and the
+output goes to the page that ran the cell. So a second output, renewed now and then, keeps the
+picture as it stood, and stands in its place there (`picture.kept`).
 """
 
 from __future__ import annotations
@@ -13,10 +17,11 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from selfsched.cell.knowledge import RunKnowledge
-from selfsched.cell.picture import Clock, Drawer, still
+from selfsched.cell.picture import Clock, Drawer, Picture, kept, still
 from selfsched.cell.story import RunStory
 from selfsched.elastic import channel
 from selfsched.elastic.job import JobDescription
@@ -29,10 +34,14 @@ if TYPE_CHECKING:
 MOST_PRINTED_CHARACTERS = 200_000
 """Of output in a cell; what follows is shown in the picture, the newest of it."""
 HEAD_SECONDS = 1.0
+KEPT_SECONDS = 30.0
+"""A notebook that is saved has a picture no older than this."""
 SHORTEST_PANELS_SECONDS = 2.0
 LONGEST_PANELS_SECONDS = 30.0
 PANELS_SHARE = 600
 """The charts are drawn anew after this part of the time they show: less changes less."""
+
+STYLE = Path(__file__).parents[1] / "widget.css"
 
 Display = Callable[..., Any]
 """IPython's `display`."""
@@ -66,12 +75,13 @@ class CellView:
         zone = datetime.now().astimezone().tzinfo
         assert zone is not None
         offset = time.time() - boottime() if unix_minus_boottime is None else unix_minus_boottime
-        clock = Clock(offset, zone)
+        self._clock = clock = Clock(offset, zone)
         name = job.name or "Training"
         self._drawer = Drawer(name, self._story, self._knowledge, clock)
         self._widget: RunWidget | None = None
         self._handle: Any = None
-        self._head_at = self._panels_at = float("-inf")
+        self._kept: Any = None
+        self._head_at = self._panels_at = self._kept_at = float("-inf")
         self._printed_characters = 0
 
     def show(self, message: Any) -> None:
@@ -79,6 +89,8 @@ class CellView:
         now = self._now()
         self._story.take(message, now)
         self._knowledge.take(message, now)
+        if isinstance(message, channel.SegmentBegan):
+            self._kept_at = float("-inf")
         if isinstance(message, channel.OutputSeen):
             self._print(message)
         elif isinstance(message, channel.Said):
@@ -117,6 +129,7 @@ class CellView:
             if shown is not None:
                 shown.head, shown.newest = self._drawer.head(now), self._drawer.newest()
                 shown.tail = self._story.tail if self._is_full else ""
+                self._keep(Picture(shown.head, shown.panels, shown.said), now)
 
     def _panels_seconds(self, now: float) -> float:
         usual = self._story.elapsed_seconds(now) / PANELS_SHARE
@@ -129,6 +142,25 @@ class CellView:
             live = self._widget.bundle() if self._widget is not None else {}
             self._handle = self._display({**live, **self._without_kernel()}, raw=True, display_id=True)
         return self._widget
+
+    def _keep(self, picture: Picture, now: float) -> None:
+        """Renew what a page that is loaded again shows; there is a live picture before it."""
+        if now - self._kept_at < KEPT_SECONDS:
+            return
+        self._kept_at = now
+        markup = kept(picture, STYLE.read_text(), self._words_when_kept(now))
+        bundle = {"text/html": markup, "text/plain": self._drawer.words(now)}
+        if self._kept is None:
+            self._kept = self._display(bundle, raw=True, display_id=True)
+        else:
+            self._kept.update(bundle, raw=True)
+
+    def _words_when_kept(self, now: float) -> str:
+        return (
+            f"As it stood at {self._clock.at(now):%H:%M}, not live any more: the panel has how it is now. "
+            f"selfsched.attach({self._job.run_directory.name!r}) in another cell shows it again, once the "
+            "kernel is free."
+        )
 
     def _without_kernel(self) -> dict[str, str]:
         """What is seen instead of the live picture where no kernel is behind it."""
@@ -148,8 +180,6 @@ class CellView:
         """Leave a still picture in the notebook, in place of the live one."""
         if not self._has_picture or self._story.began_at is None:
             return
-        from selfsched.widget import STYLE
-
         now = self._now()
         self._knowledge.refresh(now)
         self._shown()
@@ -157,6 +187,9 @@ class CellView:
         self._handle.update(
             {"text/html": still(picture, STYLE.read_text()), "text/plain": self._drawer.words(now)}, raw=True
         )
+        if self._kept is not None:
+            self._kept.update({"text/html": "", "text/plain": ""}, raw=True)
+            self._kept = None
         if self._widget is not None:
             self._widget.close()
             self._widget = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -48,8 +49,9 @@ def test_ten_hours_leave_a_small_notebook_and_a_flat_browser(
     printed = capsys.readouterr().out
     assert sent > 5000
     assert largest_bytes < 150_000, "what the browser holds"
-    assert len(shown.outputs) == 1
-    assert shown.updates == 1, "the output itself is replaced once, at the end"
+    assert len(shown.outputs) == 2
+    assert shown.updates[0] == 1, "the output itself is replaced once, at the end"
+    assert 600 < shown.updates[1] <= 10 * 3600 / 20, "the one that is kept is renewed now and then"
     assert len(json.dumps(shown.outputs)) + len(printed) < 500_000
     assert "the newest is in the picture" in printed
     assert "moved for the 500th time" in printed, "what we say is not lost in the output of the ranks"
@@ -66,7 +68,8 @@ def test_what_stays_is_a_still_picture_without_widget_or_script(tmp_path: Path) 
             assert WIDGET in shown.outputs[0]
             assert "selfsched status" in shown.outputs[0]["text/html"], "without a kernel"
     view.close()
-    (left_behind,) = shown.outputs
+    left_behind, kept = shown.outputs
+    assert kept == {"text/html": "", "text/plain": ""}, "there is one picture"
     assert set(left_behind) == {"text/html", "text/plain"}
     assert "<script" not in left_behind["text/html"]
     charts = drawings(left_behind["text/html"])
@@ -75,6 +78,26 @@ def test_what_stays_is_a_still_picture_without_widget_or_script(tmp_path: Path) 
     for words in ("at most 2", "it ended after 30 min", "communication", "Measured on: 1, 2"):
         assert words in told
     assert "finished after 30 min" in left_behind["text/plain"]
+
+
+def test_a_notebook_that_is_saved_meanwhile_has_a_picture_that_is_half_a_minute_old(tmp_path: Path) -> None:
+    clock, shown = Clock(), Shown()
+    view = CellView(a_job(tmp_path), display=shown, now=clock)
+    renewed_at = {}
+    for instant, message in a_long_run(0.1, every_seconds=5.0, move_seconds=150.0):
+        clock.now = instant
+        view.show(message)
+        view.refresh()
+        assert WIDGET in shown.outputs[0], "the live one is before it"
+        renewed_at[shown.updates[1]] = instant
+        kept = shown.outputs[1]["text/html"]
+    assert drawings(kept)
+    assert "As it stood at" in kept
+    assert f"selfsched.attach(&#x27;{tmp_path.name}&#x27;)" in kept
+    assert "<script" not in kept
+    gaps = [later - earlier for earlier, later in itertools.pairwise(sorted(renewed_at.values()))]
+    assert max(gaps) <= 30.0
+    assert len(renewed_at) <= 16
 
 
 def test_words_of_the_user_are_never_markup(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,29 @@ class Shown:
 
     def __init__(self) -> None:
         self.outputs: list[dict[str, Any]] = []
-        self.updates = 0
+        self.updates: list[int] = []
+        """How often each output was replaced."""
 
-    def __call__(self, data: dict[str, Any], *, raw: bool, display_id: bool) -> Shown:
+    def __call__(self, data: dict[str, Any], *, raw: bool, display_id: bool) -> ShownOutput:
         assert raw
         assert display_id
         self.outputs.append(dict(data))
-        return self
+        self.updates.append(0)
+        return ShownOutput(self, len(self.outputs) - 1)
+
+
+@dataclass(frozen=True)
+class ShownOutput:
+    """Stands in for IPython's `DisplayHandle`."""
+
+    shown: Shown
+    at: int
 
     def update(self, data: dict[str, Any], *, raw: bool) -> None:
         """What `DisplayHandle.update` does to the output."""
-        self.updates += 1
-        self.outputs[-1] = dict(data)
+        assert raw
+        self.shown.updates[self.at] += 1
+        self.shown.outputs[self.at] = dict(data)
 
 
 def a_job(directory: Path, **changes: Any) -> JobDescription:
