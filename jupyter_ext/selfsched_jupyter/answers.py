@@ -94,7 +94,7 @@ def tag_of(body: bytes) -> str:
 
 
 def tag_in(header: str | None) -> str | None:
-    """The ETag that a browser has; None: none that is ours.
+    """The ETag in a header of a browser's or a broker's; None: none that is ours, or can be sent on.
 
     A proxy that packs answers makes a tag a weak one (`W/"..."`) on the way: it is the same here.
     """

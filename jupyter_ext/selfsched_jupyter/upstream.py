@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from selfsched.errors import InvalidMessage
 from selfsched.protocol import Problem, parse
 from selfsched_jupyter.allowed import BrokerCall, Route
-from selfsched_jupyter.answers import JSON, PROBLEM, Answer, OwnCode, not_modified, tag_of, trouble
+from selfsched_jupyter.answers import JSON, PROBLEM, Answer, OwnCode, not_modified, tag_in, tag_of, trouble
 from selfsched_jupyter.finding import Found
 
 CONNECT_SECONDS = 2.0
@@ -112,7 +112,7 @@ class Upstream:
             await answer.aclose()
         if body is None:
             return self._not_a_broker(f"more than {LARGEST_ANSWER_BYTES} bytes")
-        return await self._judged(call, answer, body)
+        return await self._judged(call, answer, body, etag)
 
     @staticmethod
     def _parameters(call: BrokerCall) -> dict[str, str] | None:
@@ -133,9 +133,11 @@ class Upstream:
 
     # --- what it means ---------------------------------------------------------------
 
-    async def _judged(self, call: BrokerCall, answer: httpx.Response, body: bytes) -> Answer:
+    async def _judged(
+        self, call: BrokerCall, answer: httpx.Response, body: bytes, etag: str | None
+    ) -> Answer:
         if answer.status_code == HTTPStatus.NOT_MODIFIED:
-            return not_modified(answer.headers.get("etag"))
+            return self._unchanged(answer, etag)
         media = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         if answer.is_redirect:
             return self._not_a_broker(f"a redirect (status {answer.status_code}), which is not followed")
@@ -150,6 +152,13 @@ class Upstream:
             return await self._success(call.route, answer, body)
         return self._refusal(answer, body)
 
+    def _unchanged(self, answer: httpx.Response, etag: str | None) -> Answer:
+        if etag is None:
+            return self._not_a_broker("status 304, though nothing is known of an earlier answer")
+        if tag_in(answer.headers.get("etag", etag)) is None:
+            return self._not_a_broker("status 304 with an ETag that is none")
+        return not_modified(etag)
+
     async def _success(self, route: Route, answer: httpx.Response, body: bytes) -> Answer:
         if len(body) <= _CHECKED_AT_ONCE_BYTES:
             whole = _whole(route, body)
@@ -160,7 +169,7 @@ class Upstream:
             return trouble(HTTPStatus.BAD_GATEWAY, OwnCode.OTHER_VERSION, f"{words}: {_VERSION_ADVICE}")
         etag = None
         if route.method == "GET":
-            etag = answer.headers.get("etag") or tag_of(whole)
+            etag = tag_in(answer.headers.get("etag")) or tag_of(whole)
         return Answer(status=HTTPStatus.OK, body=whole, etag=etag)
 
     def _refusal(self, answer: httpx.Response, body: bytes) -> Answer:

@@ -15,7 +15,7 @@ from jupyter.odd_broker import a_cluster
 from selfsched.protocol import DeviceState, DeviceView, JobState, JobView, Message, Resume
 from selfsched.settings import BrokerAddress
 from selfsched_jupyter.allowed import BrokerCall, call_of
-from selfsched_jupyter.answers import Answer
+from selfsched_jupyter.answers import Answer, tag_of
 from selfsched_jupyter.finding import Found
 from selfsched_jupyter.upstream import Upstream
 
@@ -51,7 +51,8 @@ def says(body: Any, **headers: str) -> Callable[[httpx.Request], httpx.Response]
     """It answers all with this."""
     named = {"Content-Type": "application/json"} | {k.replace("_", "-"): v for k, v in headers.items()}
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return lambda _: httpx.Response(200, content=content, headers=named)
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in named.items()]
+    return lambda _: httpx.Response(200, content=content, headers=raw)
 
 
 def code(answer: Answer) -> str:
@@ -126,3 +127,39 @@ def test_a_packed_page_of_a_proxy_is_still_a_proxys() -> None:
     answer = asked(packed(502, "text/html", "gzip", []))
     assert (answer.status, code(answer)) == (503, "broker_unreachable")
     assert b"status 502" in answer.body
+
+
+# --- ETags -----------------------------------------------------------------------------------
+
+
+def says_unchanged(*tags: str) -> Callable[[httpx.Request], httpx.Response]:
+    return lambda _: httpx.Response(304, headers=[(b"ETag", tag.encode("latin-1")) for tag in tags])
+
+
+@pytest.mark.parametrize("etag", [None, '"c1"'])
+@pytest.mark.parametrize("tag", ['"a\x0bb"', '"a\x01"', '"\xe9"', "c1", '""', '"' + "x" * 500 + '"'])
+def test_nothing_new_with_a_tag_that_is_none_is_worded(tag: str, etag: str | None) -> None:
+    answer = asked(says_unchanged(tag), CLUSTER, etag=etag)
+    assert (answer.status, code(answer), answer.etag) == (502, "not_a_broker", None)
+
+
+@pytest.mark.parametrize("tags", [(), ('"c1"',)])
+def test_nothing_new_to_who_has_nothing_is_worded(tags: tuple[str, ...]) -> None:
+    answer = asked(says_unchanged(*tags), CLUSTER)
+    assert (answer.status, code(answer), answer.etag) == (502, "not_a_broker", None)
+
+
+@pytest.mark.parametrize("tags", [(), ('"c1"',), ('W/"c1"',)])
+def test_nothing_new_to_who_has_something_is_what_it_says(tags: tuple[str, ...]) -> None:
+    answer = asked(says_unchanged(*tags), CLUSTER, etag='"c1"')
+    assert (answer.status, answer.etag) == (304, '"c1"')
+
+
+@pytest.mark.parametrize("tag", ['"a\x0bb"', '"a\x01"', '"\xe9"', "c1", '"' + "x" * 20_000 + '"'])
+def test_an_answer_with_a_tag_that_is_none_gets_one(tag: str) -> None:
+    answer = asked(says([], ETag=tag))
+    assert (answer.status, answer.etag) == (200, tag_of(b"[]"))
+
+
+def test_a_tag_that_a_proxy_has_made_weak_is_the_brokers() -> None:
+    assert asked(says([], ETag='W/"j1"')).etag == '"j1"'
