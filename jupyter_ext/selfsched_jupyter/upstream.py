@@ -3,14 +3,16 @@
 Whatever goes wrong comes out as an answer in words: a broker that is away or slow, a redirect
 (never followed: it could lead the token anywhere), a page of something else, a body that is
 cut off, too large or of another version. The token is in the headers of the calls and nowhere
-else: not in an answer, not in a log, not in an exception's text.
+else: not in an answer (not even one that repeats it), not in a log, not in an exception's text.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import stat
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
@@ -32,6 +34,10 @@ LARGEST_ANSWER_BYTES = 16 * 1024 * 1024
 _CHECKED_AT_ONCE_BYTES = 32 * 1024
 """A larger answer is checked in a thread: the server's other users must not wait for it."""
 _RETRY_AFTER_DIGITS = 4
+_SHORTEST_TOKEN = 8
+"""A broker's has 60 letters; what is shorter than this is none, and may stand in any word."""
+_TOKEN_SHOWN = "token-not-shown"
+"""Legal wherever a message has a name."""
 _PLAIN = "identity"
 """Nothing is unpacked: a few packed bytes may stand for gigabytes."""
 
@@ -75,6 +81,28 @@ class Upstream:
             etag: what we have: held back by the broker, at most `call.wait_seconds`, while it
                 is still so.
         """
+        return self._without_token(await self._outcome(call, etag))
+
+    def _without_token(self, answer: Answer) -> Answer:
+        """Something between us and the broker may repeat what we sent, in whatever part of its answer."""
+        body = answer.body
+        if any(written.encode() in body for written in self._secrets):
+            body = self._blank(body.decode()).encode()
+        etag = answer.etag if answer.etag is None or self._blank(answer.etag) == answer.etag else tag_of(body)
+        return replace(answer, body=body, etag=etag)
+
+    @property
+    def _secrets(self) -> tuple[str, ...]:
+        """Our token, as it is and as JSON writes it."""
+        token = self.found.token or ""
+        return (token, json.dumps(token)[1:-1]) if len(token) >= _SHORTEST_TOKEN else ()
+
+    def _blank(self, text: str) -> str:
+        for written in self._secrets:
+            text = text.replace(written, _TOKEN_SHOWN)
+        return text
+
+    async def _outcome(self, call: BrokerCall, etag: str | None) -> Answer:
         try:
             async with asyncio.timeout(call.wait_seconds + CONNECT_SECONDS + REPLY_SECONDS):
                 return await self._asked(call, etag)
@@ -138,7 +166,7 @@ class Upstream:
     ) -> Answer:
         if answer.status_code == HTTPStatus.NOT_MODIFIED:
             return self._unchanged(answer, etag)
-        media = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+        media = self._blank(answer.headers.get("content-type", "")).partition(";")[0].strip().lower()
         if answer.is_redirect:
             return self._not_a_broker(f"a redirect (status {answer.status_code}), which is not followed")
         if media not in (JSON, PROBLEM):
@@ -187,7 +215,7 @@ class Upstream:
         )
 
     def _unreachable(self, words: str, status: int) -> Answer:
-        detail = f"no answer from the broker at {self._address}: {words}"
+        detail = f"no answer from the broker at {self._address}: {self._blank(words)}"
         return trouble(status, OwnCode.UNREACHABLE, detail, retry_after="2")
 
     def _not_a_broker(self, what: str) -> Answer:

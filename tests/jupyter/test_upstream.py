@@ -32,12 +32,16 @@ JOB = JobView(
 
 
 def asked(
-    say: Callable[[httpx.Request], httpx.Response], call: BrokerCall = JOBS, *, etag: str | None = None
+    say: Callable[[httpx.Request], httpx.Response],
+    call: BrokerCall = JOBS,
+    *,
+    etag: str | None = None,
+    token: str = TOKEN,
 ) -> Answer:
     """What comes of a call of something that answers so."""
 
     async def ask() -> Answer:
-        found = Found(kind="set", address=BrokerAddress(url="http://b:1"), token=TOKEN)
+        found = Found(kind="set", address=BrokerAddress(url="http://b:1"), token=token)
         broker = Upstream(found, transport=httpx.MockTransport(say))
         try:
             return await broker.ask(call, etag=etag)
@@ -163,3 +167,61 @@ def test_an_answer_with_a_tag_that_is_none_gets_one(tag: str) -> None:
 
 def test_a_tag_that_a_proxy_has_made_weak_is_the_brokers() -> None:
     assert asked(says([], ETag='W/"j1"')).etag == '"j1"'
+
+
+# --- our own token, repeated -----------------------------------------------------------------
+
+ODD_TOKEN = 'ss_quote"and\\slash'
+
+
+def repeats(request: httpx.Request, where: str) -> httpx.Response:
+    """What was sent comes back, in one part of the answer or the other."""
+    said = request.headers["authorization"]
+    token = said.removeprefix("Bearer ")
+    media, problem = "application/json", {"status": 403, "code": "forbidden", "title": "No"}
+    job = json.loads(JOB.to_json())
+    escaped = "".join(f"\\u{ord(letter):04x}" for letter in said)
+    answers: dict[str, tuple[int, str, str]] = {
+        "detail": (
+            403,
+            media,
+            json.dumps(problem | {"detail": f"you sent {dict(request.headers)['authorization']}"}),
+        ),
+        "title": (403, media, json.dumps(problem | {"title": said})),
+        "code": (403, media, json.dumps(problem | {"code": said})),
+        "escaped": (403, media, json.dumps(problem)[:-1] + f', "detail": "{escaped}"}}'),
+        "twice": (403, media, json.dumps(problem | {"detail": said + said})),
+        "success": (200, media, json.dumps([job | {"reasons": [said]}])),
+        "name": (200, media, json.dumps([job | {"job": token}])),
+        "media": (200, said, "[]"),
+        "media, cut": (200, "x" * 40 + said, "[]"),
+        "page": (502, "text/html", said),
+    }
+    status, media, body = answers.get(where, (200, media, "[]"))
+    headers = {"Content-Type": media, "Retry-After": said}
+    headers |= {"ETag": f'"{token}"'} if where == "tag" else {}
+    if where == "redirect":
+        return httpx.Response(302, headers=headers | {"Location": f"/{said}"})
+    if where == "broken":
+        raise httpx.RemoteProtocolError(f"illegal header line: {said}")
+    return httpx.Response(status, content=body.encode(), headers=headers)
+
+
+@pytest.mark.parametrize("token", [TOKEN, ODD_TOKEN])
+@pytest.mark.parametrize(
+    "where",
+    ["detail", "title", "code", "escaped", "twice", "success", "name", "media", "media, cut", "page", "tag",
+     "redirect", "broken"],
+)  # fmt: skip
+def test_a_broker_that_repeats_our_token_does_not_bring_it_to_the_page(where: str, token: str) -> None:
+    answer = asked(lambda request: repeats(request, where), token=token)
+    shown = answer.body.decode() + repr(answer)
+    # Not in whatever case or length either: a part that long is nobody's word.
+    for part in (token[:12].lower(), json.dumps(token)[1:13].lower()):
+        assert part not in shown.lower()
+    json.loads(answer.body)
+
+
+def test_where_our_token_was_the_rest_is_still_shown() -> None:
+    answer = asked(lambda request: repeats(request, "success"))
+    assert json.loads(answer.body)[0]["reasons"] == ["Bearer token-not-shown"]
