@@ -56,17 +56,19 @@ class AttachedRun:
         """Start the supervisor; `lock` (of the run's directory) goes over to it.
 
         Raises:
-            SelfschedError: it could not be started, or refused at once.
+            SelfschedError: it could not be started, or refused at once. The lock is given back.
         """
         self._job = job
         self._directory = RunDirectory(job.run_directory)
         self._is_left = False
-        self._reactor = Reactor()
         self._stops = 0
         self._pending_stops: list[channel.StopRequested] = []
-        job.write()
         try:
+            self._reactor = Reactor()
+            job.write()
             self._process = _start_supervisor(self._directory, lock)
+        except OSError as error:
+            raise SelfschedError(f"the run's supervisor cannot be started: {error}") from error
         finally:
             os.close(lock)
         try:

@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 
+from selfsched.elastic.private_files import fault_of_directory, fault_of_file
 from selfsched.errors import CheckpointUnusable
 
 _VERSION = 1
@@ -95,6 +96,7 @@ class CheckpointStore:
         torch.save({"version": _VERSION, "step": step, **own}, temporary / _FILES[1])
         sizes = {}
         for name in _FILES:
+            (temporary / name).chmod(0o600)  # whatever umask the program has set
             _sync(temporary / name)
             sizes[name] = (temporary / name).stat().st_size
         manifest = {"version": _VERSION, "step": step, "finished": finished, "sizes": sizes}
@@ -138,22 +140,28 @@ class CheckpointStore:
 
 
 def ensure_private(directory: Path) -> None:
-    """Raise CheckpointUnusable unless `directory` is ours alone: 0700, our uid, no link."""
-    status = os.lstat(directory)
-    if not stat.S_ISDIR(status.st_mode):
-        raise CheckpointUnusable(f"{directory} is no directory: checkpoints are not read from there")
-    if status.st_uid != os.geteuid():
-        raise CheckpointUnusable(f"{directory} belongs to uid {status.st_uid}, not to {os.geteuid()}")
-    if status.st_mode & 0o077:
+    """Raise CheckpointUnusable unless a run's directory is ours alone: 0700, our uid, no link."""
+    for path in (directory, directory / "fits"):
+        fault = fault_of_directory(path) if path == directory or os.path.lexists(path) else None
+        if fault is not None:
+            raise CheckpointUnusable(
+                f"{path} {fault}: nothing is read from there. If you do not know who put what it holds "
+                "there, remove it"
+            )
+    mode = stat.S_IMODE(directory.lstat().st_mode)
+    if mode & 0o077:
         raise CheckpointUnusable(
-            f"{directory} has mode {stat.S_IMODE(status.st_mode):04o}: others could have changed it. "
-            f"If it is yours: chmod 700 {directory}"
+            f"{directory} has mode {mode:04o}: others can look into it. If it is yours: chmod 700 {directory}"
         )
 
 
 def _checked(path: Path) -> Checkpoint:
     if path.is_symlink():
         raise CheckpointUnusable(f"{path} is a symbolic link")
+    for directory in (path.parent, path):
+        fault = fault_of_directory(directory)
+        if fault is not None:
+            raise CheckpointUnusable(f"{directory} {fault}: the checkpoint in it is not read")
     try:
         manifest = json.loads((path / "manifest.json").read_text())
         sizes, step = dict(manifest["sizes"]), int(manifest["step"])
@@ -165,8 +173,9 @@ def _checked(path: Path) -> Checkpoint:
             status = os.lstat(path / name)
         except OSError as error:
             raise CheckpointUnusable(f"the checkpoint {path} lacks {name}") from error
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise CheckpointUnusable(f"{path / name} is no plain file of this user")
+        fault = fault_of_file(path / name)
+        if fault is not None:
+            raise CheckpointUnusable(f"{path / name} {fault}: it is not read")
         if status.st_size != sizes.get(name):
             raise CheckpointUnusable(
                 f"the checkpoint {path} is truncated ({name}: {status.st_size} of {sizes.get(name)} bytes)"

@@ -71,7 +71,7 @@ def _read(path: Path) -> FoundRun | None:
             return None
         # The directory may have been moved or mounted elsewhere since.
         job = JobDescription.read(path).model_copy(update={"run_directory": path.absolute()})
-    except (OSError, ValueError):
+    except (OSError, ValueError, Refused):
         return None
     directory = RunDirectory(path.absolute())
     if directory.is_held:
@@ -99,8 +99,8 @@ def run_named(wanted: str, parent: Path) -> FoundRun:
         run = _read(path)
         if run is None:
             raise Refused(
-                f"{path} holds no run that can be read: its {descriptions.FILE_NAME} is missing, damaged, or "
-                "of another version of selfsched"
+                f"{path} holds no run that can be read: its {descriptions.FILE_NAME} is missing, damaged, "
+                "another user's, or of another version of selfsched"
             )
         return run
     runs = find_runs(parent)

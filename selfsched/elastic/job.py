@@ -5,12 +5,14 @@ This module imports neither torch nor Lightning.
 
 from __future__ import annotations
 
-import os
+import json
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from selfsched.elastic.private_files import open_private, writing_private
 
 FILE_NAME = "job.json"
 
@@ -82,13 +84,24 @@ class JobDescription(BaseModel):
     """Of the package that wrote this."""
 
     def write(self) -> None:
-        """Write it into the run's directory, private to the user."""
-        path = self.run_directory / FILE_NAME
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(self.model_dump_json())
+        """Write it into the run's directory, private to the user.
+
+        Names of files may hold bytes that are no UTF-8 and come back as they are; so this is
+        json's own way of writing, which has an escape for them, and not pydantic's.
+
+        Raises:
+            Refused: the disk is full, or the directory cannot be written to.
+        """
+        with writing_private(self.run_directory / FILE_NAME) as file:
+            file.write(json.dumps(self.model_dump(), default=str).encode())
 
     @classmethod
     def read(cls, run_directory: Path) -> JobDescription:
-        """The description that a client wrote into the run's directory."""
-        return cls.model_validate_json((run_directory / FILE_NAME).read_text())
+        """The description that a client wrote into the run's directory.
+
+        Raises:
+            Refused: another user could have written it; it says what is run.
+            OSError, ValueError: there is none, or it is damaged or another version's.
+        """
+        with open_private(run_directory / FILE_NAME) as file:
+            return cls.model_validate(json.loads(file.read()))

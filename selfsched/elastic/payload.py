@@ -6,6 +6,7 @@ Pickled by cloudpickle, so that classes and functions of a notebook's or script'
 
 from __future__ import annotations
 
+import errno
 import io
 import linecache
 import os
@@ -19,12 +20,14 @@ from typing import Any
 
 import cloudpickle
 
+from selfsched.elastic.private_files import open_private, writing_private
 from selfsched.errors import Refused
 
 PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 """Code that travels by value is read by the same Python only."""
 _DEEPEST = 8
 _MOST_CELLS = 200
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -58,22 +61,27 @@ def know_sources(sources: Mapping[str, str]) -> None:
 
 
 def write_payload(payload: Payload, path: Path) -> None:
-    """Pickle the payload to a file of the user's alone.
+    """Pickle the payload to a new file of the user's alone.
 
     Raises:
-        Refused: something in it cannot travel; the message names the attribute.
+        Refused: something in it cannot travel; the message names the attribute. Or the disk is full.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "wb") as file, _detached(payload):
+    with writing_private(path) as file, _detached(payload):
         try:
             _Pickler(file).dump(payload)
         except Exception as error:
+            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                raise
             raise Refused(_explain(payload, error)) from error
 
 
 def read_payload(path: Path) -> Payload:
-    """Unpickle what `write_payload` wrote, from the run's own private directory."""
-    with path.open("rb") as file:
+    """Unpickle what `write_payload` wrote, from the run's own private directory.
+
+    Raises:
+        Refused: the file is not what `write_payload` wrote: a link, another user's, open to others.
+    """
+    with open_private(path) as file:
         payload = cloudpickle.load(file)
     if not isinstance(payload, Payload):
         raise Refused(f"{path} holds a {type(payload).__name__} and no payload")

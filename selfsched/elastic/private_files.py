@@ -26,7 +26,7 @@ def fault_of(status: os.stat_result) -> str | None:
     if status.st_uid != os.geteuid():
         return f"belongs to uid {status.st_uid}, not to {os.geteuid()}"
     if status.st_mode & _OF_OTHERS:
-        return f"has mode {stat.S_IMODE(status.st_mode):04o}: others could have changed it"
+        return f"has mode {stat.S_IMODE(status.st_mode):04o}, so that others could have changed it"
     return None
 
 

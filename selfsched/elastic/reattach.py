@@ -157,6 +157,7 @@ def _payload(run: FoundRun, *, is_needed: bool) -> Payload | None:
         Refused: it cannot be read.
         CheckpointUnusable: others could have changed it.
     """
+    ensure_private(run.directory.path)  # its result and its checkpoints are read as well
     try:
         payload = _read_payload(run)
     except Refused:
@@ -175,7 +176,6 @@ def _read_payload(run: FoundRun) -> Payload:
         raise Refused(f"{_payload_gone(run)}; {_give_one(run)}")
     if job.python_version != PYTHON_VERSION:
         raise Refused(f"the run {run.name} was started with {theirs}, and here is {ours}; {_give_one(run)}")
-    ensure_private(run.directory.path)
     try:
         with _importing_as(job.import_path):
             return read_payload(path)

@@ -20,6 +20,7 @@ from selfsched.elastic import lightning_internals as internals
 from selfsched.elastic import loggers
 from selfsched.elastic.checkpoints import Checkpoint, CheckpointStore
 from selfsched.elastic.fit_record import FitRecord
+from selfsched.elastic.private_files import open_private
 from selfsched.errors import CheckpointUnusable, Refused
 
 _CHECKPOINT_ATTRIBUTES = (
@@ -72,8 +73,12 @@ def read_result(path: Path) -> FitResult:
     """Read it back in the caller's process; every tensor is on the CPU.
 
     The file is of the run's own private directory and holds callbacks' own objects.
+
+    Raises:
+        Refused: it is a link, another user's, or open to others.
     """
-    return FitResult(**torch.load(path, map_location="cpu", weights_only=False))
+    with open_private(path) as file:
+        return FitResult(**torch.load(file, map_location="cpu", weights_only=False))
 
 
 def restore(result: FitResult, module: Any, trainer: Any) -> None:

@@ -35,6 +35,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from selfsched.elastic.private_files import fault_of_directory
 from selfsched.errors import Refused
 
 _LONGEST_SOCKET_PATH = 100
@@ -247,6 +248,9 @@ def _private(path: Path) -> Path:
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise Refused(f"{path} is not a directory of yours: remove it or choose another --name")
+    fault = fault_of_directory(path)
+    if fault is not None:  # what lies there may be theirs, which no chmod mends
+        raise Refused(f"{path} {fault} or put files there; remove it or choose another --name")
     if stat.S_IMODE(found.st_mode) & 0o077:
         path.chmod(0o700)
     return path

@@ -27,7 +27,13 @@ from selfsched.elastic.payload import PYTHON_VERSION, Payload, cell_sources, wri
 from selfsched.elastic.plain_errors import plainly
 from selfsched.elastic.program import Package, installed_package
 from selfsched.elastic.run import check_devices
-from selfsched.elastic.run_directory import RunDirectory, RunOutcome, open_run, reopen_run
+from selfsched.elastic.run_directory import (
+    RunDirectory,
+    RunOutcome,
+    open_run,
+    released_on_failure,
+    reopen_run,
+)
 from selfsched.elastic.segment import SEGMENT_VARIABLE
 from selfsched.errors import CheckpointUnusable, InvalidSettings
 
@@ -176,11 +182,12 @@ class Trainer:
             os.close(lock)
             directory.payload.unlink(missing_ok=True)
             raise
-        if detach:
-            view.show(channel.Said(text=detached_words(job)))
-            for other in others:
-                view.show(channel.Said(text=f"the run {other} of this notebook goes on as well"))
         try:
+            with released_on_failure(lock):
+                if detach:
+                    view.show(channel.Said(text=detached_words(job)))
+                for other in others:
+                    view.show(channel.Said(text=f"the run {other} of this notebook goes on as well"))
             return AttachedRun(job, lock).follow(view)
         finally:
             if not detach:

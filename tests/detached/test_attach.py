@@ -59,7 +59,7 @@ def test_a_payload_that_others_could_have_changed_is_not_read(runs_dir: Path) ->
     run = a_run(runs_dir, payload=b"cos\nabort\n(tR.")
     run.end()
     run.directory.path.chmod(0o770)
-    with pytest.raises(CheckpointUnusable, match="has mode 0770: others could have changed it"):
+    with pytest.raises(CheckpointUnusable, match="has mode 0770, so that others could have changed it"):
         selfsched.attach("night")
 
 

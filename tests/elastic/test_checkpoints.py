@@ -168,7 +168,7 @@ def test_a_run_whose_directory_others_may_write_is_refused(
     left = play_tiny(tmp_path, 1).left
     assert isinstance(left, SystemExit)
     assert left.code == 2
-    assert "chmod 700" in capsys.readouterr().err
+    assert "mode 0777, so that others could have changed it" in capsys.readouterr().err
 
 
 def test_a_run_goes_on_from_the_one_before_where_the_newest_is_truncated(tmp_path: Path) -> None:
