@@ -13,6 +13,7 @@ import json
 import stat
 from contextlib import suppress
 from dataclasses import replace
+from enum import Enum, auto
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
@@ -23,6 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from selfsched.errors import InvalidMessage
 from selfsched.protocol import Problem, parse
+from selfsched.settings import BrokerAddress
 from selfsched_jupyter.allowed import BrokerCall, Route
 from selfsched_jupyter.answers import JSON, PROBLEM, Answer, OwnCode, not_modified, tag_in, tag_of, trouble
 from selfsched_jupyter.finding import Found
@@ -30,6 +32,9 @@ from selfsched_jupyter.finding import Found
 CONNECT_SECONDS = 2.0
 REPLY_SECONDS = 6.0
 """Longest wait for an answer that is not held back on purpose."""
+MOST_CONNECTIONS = 100
+"""To one broker at a time, of each kind of call."""
+_MOST_IDLE = 10
 LARGEST_ANSWER_BYTES = 16 * 1024 * 1024
 _CHECKED_AT_ONCE_BYTES = 32 * 1024
 """A larger answer is checked in a thread: the server's other users must not wait for it."""
@@ -40,6 +45,20 @@ _TOKEN_SHOWN = "token-not-shown"
 """Legal wherever a message has a name."""
 _PLAIN = "identity"
 """Nothing is unpacked: a few packed bytes may stand for gigabytes."""
+
+
+class _Lane(Enum):
+    """Each has connections of its own: none waits because the others' are all in use."""
+
+    POLL = auto()
+    LOOK = auto()
+    ORDER = auto()
+
+    @classmethod
+    def of(cls, call: BrokerCall) -> _Lane:
+        if call.route.method != "GET":
+            return cls.ORDER
+        return cls.POLL if call.wait_seconds > 0 else cls.LOOK
 
 
 class Upstream:
@@ -55,14 +74,21 @@ class Upstream:
         self.found = found
         self._address = found.address
         self._socket = found.address.socket if transport is None else None
+        self._clients = {lane: self._client(found, found.address, transport) for lane in _Lane}
+
+    @staticmethod
+    def _client(
+        found: Found, address: BrokerAddress, transport: httpx.AsyncBaseTransport | None
+    ) -> httpx.AsyncClient:
         headers = {"Accept": JSON, "Accept-Encoding": _PLAIN}
         if found.token is not None:
             headers["Authorization"] = f"Bearer {found.token}"
         if transport is None:
-            uds = str(self._socket) if self._socket is not None else None
-            transport = httpx.AsyncHTTPTransport(uds=uds, verify=found.verify, trust_env=False)
-        self._http = httpx.AsyncClient(
-            base_url=found.address.url,
+            uds = str(address.socket) if address.socket is not None else None
+            limits = httpx.Limits(max_connections=MOST_CONNECTIONS, max_keepalive_connections=_MOST_IDLE)
+            transport = httpx.AsyncHTTPTransport(uds=uds, verify=found.verify, trust_env=False, limits=limits)
+        return httpx.AsyncClient(
+            base_url=address.url,
             transport=transport,
             headers=headers,
             trust_env=False,
@@ -71,7 +97,8 @@ class Upstream:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        for client in self._clients.values():
+            await client.aclose()
 
     async def ask(self, call: BrokerCall, *, etag: str | None = None) -> Answer:
         """Make a call.
@@ -125,7 +152,8 @@ class Upstream:
     async def _sent(self, call: BrokerCall, etag: str | None) -> Answer:
         if self._socket is not None:
             await _knock(self._socket)
-        request = self._http.build_request(
+        client = self._clients[_Lane.of(call)]
+        request = client.build_request(
             call.route.method,
             call.path,
             params=self._parameters(call),
@@ -133,7 +161,7 @@ class Upstream:
             headers=_headers(call, etag),
             timeout=httpx.Timeout(call.wait_seconds + REPLY_SECONDS, connect=CONNECT_SECONDS),
         )
-        answer = await self._http.send(request, stream=True)
+        answer = await client.send(request, stream=True)
         try:
             body = b"" if _is_packed(answer) else await self._read(answer)
         finally:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import httpx
 import pytest
 
-from jupyter.odd_broker import a_cluster
+from jupyter.odd_broker import Heard, OddBroker, Said, a_cluster, odd_broker, well_behaved
 from selfsched.protocol import DeviceState, DeviceView, JobState, JobView, Message, Resume
 from selfsched.settings import BrokerAddress
+from selfsched_jupyter import upstream
 from selfsched_jupyter.allowed import BrokerCall, call_of
 from selfsched_jupyter.answers import Answer, tag_of
 from selfsched_jupyter.finding import Found
@@ -225,3 +227,38 @@ def test_a_broker_that_repeats_our_token_does_not_bring_it_to_the_page(where: st
 def test_where_our_token_was_the_rest_is_still_shown() -> None:
     answer = asked(lambda request: repeats(request, "success"))
     assert json.loads(answer.body)[0]["reasons"] == ["Bearer token-not-shown"]
+
+
+# --- many long polls -------------------------------------------------------------------------
+
+
+def test_long_polls_that_hold_all_connections_keep_back_no_order_and_no_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(upstream, "MOST_CONNECTIONS", 3)
+    too_late = threading.Event()
+
+    def hold(heard: Heard) -> Said:
+        if "If-None-Match" in heard.headers:
+            too_late.wait(30)
+        return well_behaved(heard)
+
+    async def ask(where: OddBroker) -> list[int]:
+        broker = Upstream(Found(kind="set", address=BrokerAddress(url=where.url), token=TOKEN))
+        poll = call_of("GET", "cluster", "wait_seconds=20")
+        polls = [asyncio.ensure_future(broker.ask(poll, etag='"c1"')) for _ in range(4)]
+        try:
+            async with asyncio.timeout(20):
+                while where.polled() < 3:
+                    await asyncio.sleep(0.01)
+            order = call_of("POST", "jobs/job-1/control", "", body=b'{"action":"stop"}', key="k-1")
+            return [(await broker.ask(call)).status for call in (order, CLUSTER)]
+        finally:
+            too_late.set()
+            await asyncio.gather(*polls)
+            await broker.close()
+
+    with odd_broker() as where:
+        where.reset(hold)
+        assert asyncio.run(ask(where)) == [200, 200]
+        assert where.asked("/v1/jobs/job-1/control") == 1
