@@ -11,7 +11,8 @@ from selfsched.commands.connection import connect
 from selfsched.commands.words import forecast_words
 from selfsched.core.bidding import devices_words, duration_words
 from selfsched.core.memory import gib_words
-from selfsched.protocol import ClusterView, DeviceProcess, DeviceState, DeviceView, JobView
+from selfsched.core.run_ends import job_state_words
+from selfsched.protocol import ClusterView, DeviceProcess, DeviceState, DeviceView, JobState, JobView
 
 MOST_ROWS = 100
 _IN_USE = (DeviceState.FREE, DeviceState.HELD, DeviceState.YIELDING)
@@ -76,13 +77,14 @@ class Shown:
         return any(device.strangers for device in self.cluster.devices)
 
     def job_rows(self) -> list[tuple[str, str, str, str, str]]:
-        """Name, state, devices, part done and finish of each of my jobs."""
+        """Name, state or end, devices, part done and finish of each of my jobs; live ones first."""
+        ordered = sorted(self.jobs, key=lambda job: job.state is JobState.ENDED)
         return [
             (
-                job.name, str(job.state), str(len(job.devices)), f"{job.fraction_done:.0%}",
-                forecast_words(job.forecast) if job.forecast is not None else "not known yet",
+                job.name, job_state_words(job), str(len(job.devices)), f"{job.fraction_done:.0%}",
+                _finish_words(job),
             )
-            for job in self.jobs[:MOST_ROWS]
+            for job in ordered[:MOST_ROWS]
         ]  # fmt: skip
 
     def __repr__(self) -> str:
@@ -122,6 +124,14 @@ def show(broker: str | None = None) -> Shown:
     """
     with connect(broker) as client:
         return Shown(client.account().account, client.cluster(), client.jobs())
+
+
+def _finish_words(job: JobView) -> str:
+    """When it will be done; of what has ended nothing."""
+    if job.state is JobState.ENDED:
+        return ""
+    ends = job.ends or job.forecast
+    return "not known yet" if ends is None else forecast_words(ends)
 
 
 def device_words(device: DeviceView) -> str:

@@ -14,14 +14,11 @@ from selfsched.cell.marks import text
 from selfsched.cell.story import RunStory
 from selfsched.core.bidding import duration_words
 from selfsched.core.forecast import LoggedForecast
+from selfsched.core.run_ends import run_end_words
 
 _STALE_SECONDS = 120.0
 """A forecast older than this is no longer shown as the finish."""
 _SHOWN_METRICS = 6
-_ENDINGS = {
-    "finished": "finished", "failed": "failed", "refused": "refused",
-    "yielded": "left its devices", "stopped": "stopped",
-}  # fmt: skip
 PANELS = {
     "allocation": "Devices over time",
     "finish": "Finish as predicted",
@@ -93,7 +90,7 @@ class Drawer:
     def _state(self) -> str:
         story = self._story
         if story.outcome is not None:
-            return text(_ENDINGS[story.outcome.outcome])
+            return text(run_end_words(story.outcome.outcome, story.outcome.message))
         if story.text.devices:
             return f"{story.text.devices} device{'s' if story.text.devices > 1 else ''}"
         if story.text.is_waiting and story.text.status:
@@ -150,7 +147,8 @@ class Drawer:
         outcome = self._story.outcome
         if outcome is None:
             return ""
-        return f"{_ENDINGS[outcome.outcome]} after {duration_words(self._story.elapsed_seconds(now))}"
+        ending = run_end_words(outcome.outcome, outcome.message)
+        return f"{ending} after {duration_words(self._story.elapsed_seconds(now))}"
 
     def whole(self, now: float) -> Picture:
         """All of it."""

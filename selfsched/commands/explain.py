@@ -12,6 +12,7 @@ from selfsched.commands.runs import find_run
 from selfsched.commands.words import expected_start, forecast_words
 from selfsched.core.bidding import Explanation, duration_words
 from selfsched.core.history import ForecastMade, JobHistory
+from selfsched.core.run_ends import job_state_words
 from selfsched.errors import BrokerError, Refused
 from selfsched.job_record import read_history, read_model
 from selfsched.protocol import JobView
@@ -77,7 +78,7 @@ def figures_words(history: JobHistory) -> str:
 def _print_view(view: JobView) -> None:
     shown = console()
     rho = "" if view.rho is None else f", rho {view.rho:.2f}"
-    shown.print(plain(f"{view.name} ({view.job}): {view.outcome or view.state}, share {view.share:.2f}{rho}"))
+    shown.print(plain(f"{view.name} ({view.job}): {job_state_words(view)}, share {view.share:.2f}{rho}"))
     if view.outcome is None:
         if soon := expected_start(view):
             shown.print(plain(soon))

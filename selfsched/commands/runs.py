@@ -16,6 +16,7 @@ from typing import Any
 from selfsched import settings
 from selfsched.commands.printing import console, print_json, print_table
 from selfsched.core.history import FILE_NAME
+from selfsched.core.run_ends import run_end_words
 from selfsched.elastic import channel
 from selfsched.elastic.channel import Channel
 from selfsched.elastic.found_runs import FoundRun, find_runs, newest_detached, run_named, runs_of, started
@@ -72,7 +73,11 @@ def _row(run: FoundRun) -> Sequence[object]:
     step, planned = _position(run)
     position = "" if step is None else f"{step}/{planned}" if planned else f"{step}"
     notebook = Path(run.job.notebook).name if run.job.notebook else ""
-    return run.name, run.state, started(run), position, "yes" if run.job.detached else "", notebook
+    return run.name, _state_words(run), started(run), position, "yes" if run.job.detached else "", notebook
+
+
+def _state_words(run: FoundRun) -> str:
+    return run.state if run.outcome is None else run_end_words(run.outcome.outcome, run.outcome.message)
 
 
 def _position(run: FoundRun) -> tuple[int | None, int | None]:
@@ -125,7 +130,7 @@ def follow_run(name: str | None) -> int:
     from selfsched.elastic.views import TerminalView
 
     run = _chosen(name)
-    print(f"selfsched: run {run.name}, started {started(run)}, {run.state}", file=sys.stderr)
+    print(f"selfsched: run {run.name}, started {started(run)}, {_state_words(run)}", file=sys.stderr)
     outcome = FollowedRun(run.job).follow(TerminalView())
     if outcome.traceback:
         sys.stderr.write(outcome.traceback.rstrip("\n") + "\n")
@@ -150,7 +155,7 @@ def stop_run(name: str, *, at_once: bool) -> int:
     """
     run = _chosen(name)
     if run.state != "running":
-        raise Refused(f"the run {run.name} does not run: it is {run.state}")
+        raise Refused(f"the run {run.name} does not run: it is {_state_words(run)}")
     path = run.directory.live_supervisor_socket()
     connection = None if path is None else channel.connect(path)
     if connection is None:
@@ -175,7 +180,7 @@ def stop_run(name: str, *, at_once: bool) -> int:
 
 def ended_words(outcome: RunOutcome) -> str:
     """How a run ended, in a line."""
-    words = outcome.message or outcome.outcome
+    words = outcome.message or run_end_words(outcome.outcome, outcome.message)
     if outcome.outcome == "finished":
         return f"{words} at step {outcome.step}"
     return f"{words}; checkpoint at step {outcome.step}" if outcome.step else f"{words}; no checkpoint"

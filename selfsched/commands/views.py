@@ -10,6 +10,7 @@ from selfsched.commands.forecast import scores_json
 from selfsched.commands.printing import console, plain, print_json, print_table
 from selfsched.commands.words import assumption_words, expected_start, forecast_words, score_words
 from selfsched.core.bidding import duration_words
+from selfsched.core.run_ends import job_state_words
 from selfsched.protocol import ClusterView, Forecast, JobState, JobView
 
 
@@ -65,7 +66,7 @@ def _job_row(job: JobView) -> Sequence[object]:
     return (
         job.name,
         job.account,
-        job.outcome if ended and job.outcome else job.state,
+        job_state_words(job),
         _devices_words(job),
         f"{job.fraction_done:.0%}",
         "" if ended else forecast_words(job.ends or job.forecast),

@@ -11,7 +11,9 @@ _ERRORS: dict[str, type[SelfschedError]] = {
     "stopped": Stopped, "yielded": Yielded, "refused": Unsupported, "failed": RankFailed,
 }  # fmt: skip
 
-_UNSAID = {"stopped": "a Stop ended the run", "yielded": "left its devices", "refused": "refused", "failed": "failed"}
+_UNSAID = {
+    "stopped": "a Stop ended the run", "yielded": "left its devices", "refused": "refused", "failed": "failed",
+}  # fmt: skip
 
 
 def raise_as_ended(outcome: RunOutcome, directory: Path) -> None:

@@ -198,7 +198,8 @@ def test_stop_checkpoints_and_the_next_fit_goes_on(kernel: Kernel) -> None:
 
     text, error = kernel.run("fit('2@0', name='stopped', epochs=5, step_seconds=0.1)", stop_after_some_steps)
     assert error is not None, text
-    assert error.startswith("Stopped: stopped; fit() on the same Trainer goes on from the checkpoint at step")
+    words = "Stopped: a Stop ended the run; fit() on the same Trainer goes on from the checkpoint at step"
+    assert error.startswith(words)
     assert "KeyboardInterrupt" not in error
     assert_nothing_left(run)
     stopped_at = kernel.value("(trainer.global_step, trainer.current_epoch)")
