@@ -7,12 +7,17 @@ job. Two jobs that start at once start one: the looking and starting is done und
 
 If a private broker dies, any job that notices starts it again; it finds its books where they
 were, so leases stand and no training stops. A lab's broker is its administrator's to start.
+
+Its socket is at two places: in the user's runtime directory, and beside its books in the state
+directory. The first is removed at a user's last logout (systemd-logind), while detached runs go
+on; cron and `su` do not even name it. The second is there for them.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import socket
 import ssl
 import stat
 import subprocess
@@ -21,7 +26,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -32,6 +37,7 @@ from selfsched.settings import BrokerAddress, Settings
 START_SECONDS = 30.0
 """Within this a broker that was started listens."""
 _REVIVE_EVERY_SECONDS = 5.0
+_KNOCK_SECONDS = 2.0
 SOCKET_NAME = "broker.sock"
 JOIN_WORDS = "a private broker of yours on this machine; to join a lab's, set SELFSCHED_BROKER"
 
@@ -42,38 +48,50 @@ class BrokerAccess:
     Args:
         client: the client of it.
         introduction: said once to the user: whose broker it is. Empty: nothing to say.
-        start: starts it again where that is ours to do; None: it is not.
+        start: starts it again where that is ours to do, and returns where it listens then (None: where
+            it did); None: it is not.
     """
 
     def __init__(
-        self, client: BrokerClient, *, introduction: str = "", start: Callable[[], None] | None = None
+        self,
+        client: BrokerClient,
+        *,
+        introduction: str = "",
+        start: Callable[[], BrokerAddress | None] | None = None,
     ) -> None:
         self._client = client
+        self._earlier: list[BrokerClient] = []
         self.introduction = introduction
         self._start = start
         self._reviving = threading.Lock()
         self._revive_at = 0.0
 
     def client(self) -> BrokerClient:
-        """The client; it may be used by several threads at once."""
+        """The client as of now; it may be used by several threads at once."""
         return self._client
 
     def revive(self) -> None:
-        """After a call that nobody answered: start the broker again if that is ours to do."""
+        """After a call that nobody answered: find the broker, or start it, if that is ours to do."""
         if self._start is None or not self._reviving.acquire(blocking=False):
             return
         try:
             if time.monotonic() >= self._revive_at:
-                self._start()
+                self._follow(self._start())
         except (BrokerError, Refused):
             # Said already by the failed call itself; tried again with the next one.
             self._revive_at = time.monotonic() + _REVIVE_EVERY_SECONDS
         finally:
             self._reviving.release()
 
+    def _follow(self, address: BrokerAddress | None) -> None:
+        if address is not None and address != self._client.address:
+            self._earlier.append(self._client)  # calls of other threads may still be under way
+            self._client = BrokerClient(address)
+
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        for client in (*self._earlier, self._client):
+            client.close()
 
 
 def find_broker(settings: Settings) -> BrokerAccess:
@@ -89,10 +107,8 @@ def find_broker(settings: Settings) -> BrokerAccess:
     if settings.lab_socket.exists() and answers(lab):
         return BrokerAccess(_client(lab, settings), introduction="the lab's broker on this machine")
     private = PrivateBroker(lock_dir=settings.lock_dir)
-    private.ensure()
-    return BrokerAccess(
-        _client(private.address, settings), introduction=JOIN_WORDS, start=private.ensure
-    )
+    address = private.ensure()
+    return BrokerAccess(_client(address, settings), introduction=JOIN_WORDS, start=private.ensure)
 
 
 def _client(address: BrokerAddress, settings: Settings) -> BrokerClient:
@@ -143,26 +159,34 @@ class PrivateBroker:
 
     @property
     def address(self) -> BrokerAddress:
-        return BrokerAddress(url="http://broker", socket=self._runtime / SOCKET_NAME)
+        """Where somebody of ours listens; where nobody does, its first place."""
+        places = (self._runtime / SOCKET_NAME, self._state / SOCKET_NAME)
+        return BrokerAddress(
+            url="http://broker", socket=next((place for place in places if _is_listened_at(place)), places[0])
+        )
 
-    def ensure(self) -> None:
+    def ensure(self) -> BrokerAddress:
         """Return when it answers; start it where it does not.
+
+        Returns:
+            Where it answers.
 
         Raises:
             Refused: it is not installed, or its directory cannot be made.
             BrokerUnreachable: it did not come up; the message has the end of its log.
         """
         with self._starting():
-            if answers(self.address):
-                return
+            address = self.address
+            if answers(address):
+                return address
             self._launch()
-            self._wait()
+            return self._wait()
 
     @contextmanager
     def _starting(self) -> Iterator[None]:
         """Only one process of this user looks and starts at a time."""
-        private_directory(self._runtime)
-        descriptor = os.open(self._runtime / "broker.starting", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = private_directory(self._state) / "broker.starting"
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -175,7 +199,8 @@ class PrivateBroker:
         return self._state / "broker.log"
 
     def _launch(self) -> None:
-        private_directory(self._state)
+        with suppress(Refused):  # after a logout nobody but root can make it: then the other place has to do
+            private_directory(self._runtime)
         command = self._command or serve_command()
         with open(self.log_path, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
             # close_fds matters: the locks of this job's devices are inheritable descriptors.
@@ -184,18 +209,33 @@ class PrivateBroker:
                 start_new_session=True, close_fds=True, env=_environment(self._lock_dir),
             )  # fmt: skip
 
-    def _wait(self) -> None:
+    def _wait(self) -> BrokerAddress:
         assert self._process is not None
         give_up_at = time.monotonic() + START_SECONDS
-        while not answers(self.address):
+        while not answers(address := self.address):
             code = self._process.poll()
             if code is not None or time.monotonic() >= give_up_at:
                 how = f"ended with exit code {code}" if code is not None else "does not listen"
                 raise BrokerUnreachable(f"the private broker {how}; its log {self.log_path}:\n{self._tail()}")
             time.sleep(0.05)
+        return address
 
     def _tail(self) -> str:
         return self.log_path.read_bytes()[-800:].decode(errors="replace").strip()
+
+
+def _is_listened_at(place: Path) -> bool:
+    """Whether a process listens there, in a directory that is this user's."""
+    try:
+        _check_ours(place.parent)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as knocking:
+            knocking.settimeout(_KNOCK_SECONDS)
+            knocking.connect(str(place))
+    except (BlockingIOError, TimeoutError):
+        return True  # too busy to let us in
+    except (OSError, Refused):
+        return False
+    return True
 
 
 def serve_command() -> tuple[str, ...]:
@@ -240,11 +280,16 @@ def private_directory(path: Path) -> Path:
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = path.lstat()
+        found = _check_ours(path)
     except OSError as error:
         raise Refused(f"the directory {path} cannot be made: {error.strerror}") from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise Refused(f"{path} is not a directory of yours: remove it")
     if stat.S_IMODE(found.st_mode) & 0o077:
         path.chmod(0o700)
     return path
+
+
+def _check_ours(path: Path) -> os.stat_result:
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise Refused(f"{path} is not a directory of yours: remove it")
+    return found

@@ -12,7 +12,7 @@ from selfsched.errors import EXIT_FAILED, EXIT_FINE, Refused
 from selfsched_broker import settings
 from selfsched_broker.listening import Addresses
 from selfsched_broker.printing import say, show_json
-from selfsched_broker.private import IDLE_EXIT_SECONDS, private_arguments
+from selfsched_broker.private import IDLE_EXIT_SECONDS, private_arguments, spare_socket
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,8 @@ def run_broker(given: Mapping[str, Any], *, private: bool, config: Path | None, 
     found = settings.load(config_file=config, **chosen)
     if private and found.idle_exit_seconds is None:
         found = replace(found, idle_exit_seconds=IDLE_EXIT_SECONDS)
+    if private:
+        found = replace(found, spare_socket=spare_socket())
 
     # Only after the settings are known to be right: these imports take a second.
     from selfsched_broker.serving import Running, serve

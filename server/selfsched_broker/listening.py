@@ -2,6 +2,9 @@
 
 The socket for administrators always exists, in the state directory (0700): only the broker's
 own user and root reach it, so the commands of `selfsched-broker` need no token.
+
+A private broker has a second place in its state directory, since its first, in the user's
+runtime directory, goes away with the user's last login; either is enough to begin.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import os
 import socket
 import ssl
@@ -18,8 +22,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from selfsched.errors import Refused
+from selfsched.private_broker import private_directory, runtime_directory, state_directory
 from selfsched_broker.settings import DEFAULT_PORT, BrokerSettings
 
+log = logging.getLogger(__name__)
 ADMIN_SOCKET = "admin.sock"
 READY_FILE = "broker.json"
 _LONGEST_SOCKET_PATH = 107
@@ -37,19 +43,87 @@ class Addresses:
     admin_socket: str
 
 
+@dataclass(kw_only=True)
+class Door:
+    """A Unix socket of ours at a path, which somebody else may remove."""
+
+    path: Path
+    mode: int
+    private: bool = False
+    """Its directory is this user's alone, and made where it is missing."""
+    said: str = ""
+    """The trouble with it that the log has."""
+    _mark: tuple[int, int] | None = None
+
+    def open(self) -> socket.socket:
+        """Bind it and begin to listen.
+
+        Raises:
+            Refused: it cannot be made, or somebody else listens there.
+        """
+        if self.private:
+            private_directory(self.path.parent)
+        bound = bind_unix(self.path, mode=self.mode)
+        self._mark = _file_number(self.path)
+        return bound
+
+    def is_open(self) -> bool:
+        """Whether what is at the path is the socket that we bound last."""
+        return self._mark is not None and _file_number(self.path) == self._mark
+
+    def close(self) -> None:
+        """Remove the file, if it is ours."""
+        if self.is_open():
+            self.path.unlink(missing_ok=True)
+
+
+def _file_number(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 @dataclass(frozen=True, kw_only=True)
 class Listening:
     """Bound sockets."""
 
     tcp: socket.socket | None
     unix: tuple[socket.socket, ...]
-    paths: tuple[Path, ...]
+    admin: Door
+    public: tuple[Door, ...]
     addresses: Addresses
+
+    def is_reachable(self) -> bool:
+        """Whether anybody but an administrator can reach us."""
+        return self.tcp is not None or any(door.is_open() for door in self.public)
+
+    def reopen(self) -> list[socket.socket]:
+        """Listen again where our socket's file is gone; the new sockets. What cannot be done is said once."""
+        found = []
+        for door in (self.admin, *self.public):
+            if door.is_open():
+                continue
+            try:
+                found.append(door.open())
+            except Refused as error:
+                _say_once(door, str(error))
+            else:
+                _say_once(door, "")
+                log.info("the broker listens at %s again", door.path)
+        return found
 
     def close(self) -> None:
         """Remove the socket files."""
-        for path in self.paths:
-            path.unlink(missing_ok=True)
+        for door in (self.admin, *self.public):
+            door.close()
+
+
+def _say_once(door: Door, trouble: str) -> None:
+    if trouble and trouble != door.said:
+        log.warning("nobody can reach the broker at %s: %s", door.path, trouble)
+    door.said = trouble
 
 
 def reserve_port(settings: BrokerSettings) -> socket.socket | None:
@@ -76,21 +150,39 @@ def listen(settings: BrokerSettings, tcp: socket.socket | None) -> Listening:
         Refused: an address is in use or not ours.
     """
     admin_path = short_socket_path(settings.state_dir / ADMIN_SOCKET)
-    paths = [admin_path]
-    unix = [bind_unix(admin_path, mode=0o600)]
-    if settings.socket is not None:
-        paths.append(settings.socket)
-        unix.append(bind_unix(settings.socket, mode=0o666))
+    admin, public = Door(path=admin_path, mode=0o600), _public_doors(settings)
+    unix = [admin.open(), *_open_any(public)]
     if tcp is not None:
         _begin(settings, tcp)
-    shown = str(settings.socket) if settings.socket else None
+    shown = next((str(door.path) for door in public if door.is_open()), None)
     addresses = Addresses(
         pid=os.getpid(),
         address=_url(settings, tcp) if tcp else f"unix:{shown}",
         socket=shown,
         admin_socket=str(admin_path),
     )
-    return Listening(tcp=tcp, unix=tuple(unix), paths=tuple(paths), addresses=addresses)
+    return Listening(tcp=tcp, unix=tuple(unix), admin=admin, public=public, addresses=addresses)
+
+
+def _public_doors(settings: BrokerSettings) -> tuple[Door, ...]:
+    places = [place for place in (settings.socket, settings.spare_socket) if place is not None]
+    # Only of our own directories: another, such as /tmp, is not ours to make private.
+    own = () if settings.spare_socket is None else (runtime_directory(), state_directory())
+    return tuple(Door(path=place, mode=0o666, private=place.parent in own) for place in places)
+
+
+def _open_any(doors: tuple[Door, ...]) -> list[socket.socket]:
+    """All that can be opened. Fails where there are some, and none can."""
+    found, troubles = [], []
+    for door in doors:
+        try:
+            found.append(door.open())
+        except Refused as error:
+            troubles.append(error)
+            _say_once(door, str(error))
+    if troubles and not found:
+        raise troubles[0]
+    return found
 
 
 def _check_tls(settings: BrokerSettings) -> None:

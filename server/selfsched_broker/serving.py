@@ -17,18 +17,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from socket import socket
-
-import uvicorn
 
 from selfsched.errors import InvalidSettings
 from selfsched_broker.api.call import Backstage, HubDoor
 from selfsched_broker.api.limits import Buckets, Budget
-from selfsched_broker.api.peer import PeerProtocol
 from selfsched_broker.api.polls import Polls
-from selfsched_broker.app import LOOPBACK_HOSTS, build_app
 from selfsched_broker.core.policies import policy_named
 from selfsched_broker.desk import Desk
+from selfsched_broker.front import Front
 from selfsched_broker.hub_identity import Hub
 from selfsched_broker.identity import Caller
 from selfsched_broker.listening import (
@@ -42,14 +38,11 @@ from selfsched_broker.listening import (
 from selfsched_broker.management import Management
 from selfsched_broker.own_node import Agent, OwnNode
 from selfsched_broker.service import Rules, Service
-from selfsched_broker.settings import BrokerSettings, is_loopback
+from selfsched_broker.settings import BrokerSettings
 from selfsched_broker.store.opening import store_at
 
 log = logging.getLogger(__name__)
 _WORKERS = 8
-_KEEP_ALIVE_SECONDS = 30
-"""Longer than clients keep idle connections, so that none is used as it is being closed."""
-_GRACE_SECONDS = 5
 _WATCH_SECONDS = 0.2
 
 
@@ -147,25 +140,22 @@ async def _serve(
     service.listen(polls.tell)
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="broker-call") as workers, _hub(settings) as hub:
         backstage = _backstage(settings, desk, polls, workers, hub)
-        servers = _servers(settings, listening, backstage)
-        running = [asyncio.create_task(server.serve(sockets=own)) for server, own in servers]
+        front = Front(settings, listening, backstage)
         with _node(desk, agent), _learning(desk):
             service.start()
-            await _started([server for server, _ in servers], running)
+            await front.start()
             told = [path for path in (settings.state_dir / READY_FILE, settings.ready_file) if path]
             for path in told:
                 write_ready_file(path, listening.addresses)
             end = functools.partial(loop.call_soon_threadsafe, life.end, "told to end")
             ready(Running(listening.addresses, service, polls, end))
             try:
-                await _watch(settings, service, life, running)
+                await _watch(settings, service, life, front)
             finally:
                 for path in told:
                     _remove_own(path)
         polls.close()
-        for server, _ in servers:
-            server.should_exit = True
-        await asyncio.gather(*running)
+        await front.close()
         service.unlisten(polls.tell)
     return life.ended
 
@@ -185,61 +175,8 @@ def _backstage(
     )
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its own signal handlers: one process may run two."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _servers(
-    settings: BrokerSettings, listening: Listening, backstage: Backstage
-) -> list[tuple[_Server, list[socket]]]:
-    loopback = is_loopback(settings.host or "127.0.0.1")
-    hosts = settings.allowed_hosts or (LOOPBACK_HOSTS if loopback else frozenset())
-    app = build_app(backstage, hosts=hosts)
-
-    def server(**tls: str) -> _Server:
-        return _Server(
-            uvicorn.Config(
-                app,
-                http=PeerProtocol,
-                ws="none",
-                lifespan="off",
-                loop="asyncio",
-                access_log=False,
-                log_config=None,
-                server_header=False,
-                proxy_headers=False,
-                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=_GRACE_SECONDS,
-                **tls,  # type: ignore[arg-type]  # only ssl_certfile and ssl_keyfile
-            )
-        )
-
-    plain: list[socket] = list(listening.unix)
-    found: list[tuple[_Server, list[socket]]] = [(server(), plain)]
-    if listening.tcp is not None and settings.tls_cert is not None:
-        tls = {"ssl_certfile": str(settings.tls_cert), "ssl_keyfile": str(settings.tls_key)}
-        found.append((server(**tls), [listening.tcp]))
-    elif listening.tcp is not None:
-        plain.append(listening.tcp)
-    return found
-
-
-async def _started(servers: list[_Server], running: list[asyncio.Task[None]]) -> None:
-    while not all(server.started for server in servers):
-        for task in running:
-            if task.done():
-                task.result()
-        await asyncio.sleep(0.01)
-
-
-async def _watch(
-    settings: BrokerSettings, service: Service, life: _Life, running: list[asyncio.Task[None]]
-) -> None:
-    """Until a signal, a takeover, or nobody has needed it for a while."""
+async def _watch(settings: BrokerSettings, service: Service, life: _Life, front: Front) -> None:
+    """Until a signal, a takeover, nobody can reach it, or nobody has needed it for a while."""
     loop = asyncio.get_running_loop()
     needed_at = loop.time()
     while not life.stop.is_set():
@@ -248,8 +185,8 @@ async def _watch(
                 await life.stop.wait()
         if service.fenced:
             life.end(service.fenced, failed=True)
-        if any(task.done() for task in running):
-            life.end("the HTTP server has ended", failed=True)
+        if trouble := await front.look():
+            life.end(trouble, failed=True)
         if settings.idle_exit_seconds is not None:
             if _is_needed(service):
                 needed_at = loop.time()

@@ -81,6 +81,8 @@ class BrokerSettings:
     port: int | None = None
     """None for both and a socket: no TCP at all."""
     socket: Path | None = None
+    spare_socket: Path | None = None
+    """A private broker's second place; it does with either."""
     allowed_hosts: frozenset[str] = frozenset()
     tls_cert: Path | None = None
     tls_key: Path | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -101,6 +102,34 @@ def test_a_private_broker_that_was_killed_is_started_again_by_the_job_that_notic
     assert access.client().cluster().policy == "stub"
     assert len(home.pids()) == 2
     access.close()
+
+
+@pytest.mark.slow
+def test_a_job_finds_its_broker_when_the_runtime_directory_has_gone(home: Home) -> None:
+    private = home.private()
+    access = BrokerAccess(BrokerClient(private.ensure()), start=private.ensure)
+    assert access.client().cluster().policy == "stub"
+    home.kill()
+    shutil.rmtree(home.path / "run")
+    (home.path / "run").touch()  # only root could make it again
+    spare = home.path / "state" / private_broker.SOCKET_NAME
+    private._command = (sys.executable, str(STUB), str(spare), str(home.starts_file))
+    with pytest.raises(BrokerUnreachable):
+        access.client().cluster()
+    access.revive()
+    assert access.client().address.socket == spare
+    assert access.client().cluster().policy == "stub"
+    access.close()
+
+
+def test_a_socket_in_a_directory_of_somebody_else_is_not_asked(home: Home) -> None:
+    elsewhere = home.path / "elsewhere"
+    elsewhere.mkdir()
+    (home.path / "state").symlink_to(elsewhere)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(elsewhere / private_broker.SOCKET_NAME))
+        listener.listen()
+        assert home.private().address.socket == home.path / "run" / private_broker.SOCKET_NAME
 
 
 @pytest.mark.slow
@@ -208,5 +237,3 @@ def test_a_ca_file_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_what_answers_but_is_no_broker_does_not_count(tmp_path: Path) -> None:
     assert not answers(parse_address(f"unix:{tmp_path}/absent.sock"))
-
-

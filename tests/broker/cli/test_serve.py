@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import stat
+import time
 from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
 from broker.cli.broker_process import broker_process, command
+
+from selfsched.private_broker import answers
+from selfsched.settings import BrokerAddress
 
 pytestmark = pytest.mark.slow
 JOB = '{"name":"train"}'
@@ -100,6 +105,31 @@ def test_a_private_broker_ends_after_its_last_job(tmp_path: Path) -> None:
             assert client.post(f"/v1/jobs/{job}/end", content='{"outcome":"finished"}').status_code == 200
         assert broker.wait() == 0
     assert not path.exists()
+
+
+def _until_it_answers(path: Path) -> None:
+    """Wait until a broker answers at a socket; fails after half a minute."""
+    give_up_at = time.monotonic() + 30
+    while not answers(BrokerAddress(url="http://broker", socket=path)):
+        assert time.monotonic() < give_up_at, f"nobody answers at {path}"
+        time.sleep(0.05)
+
+
+def test_a_private_broker_outlives_the_runtime_directory_of_its_user(tmp_path: Path) -> None:
+    with broker_process(tmp_path, "--private", "--slots", "1") as broker:
+        runtime, spare = tmp_path / "run", tmp_path / "xdg" / "selfsched" / "broker.sock"
+        shutil.rmtree(runtime)  # as systemd-logind does at the last logout
+        _until_it_answers(spare)
+        _until_it_answers(runtime / "selfsched" / "broker.sock")
+        shutil.rmtree(runtime)
+        runtime.touch()  # as after a logout, when only root could make it
+        _until_it_answers(spare)
+        assert broker.process.poll() is None
+        spare.unlink()
+        spare.mkdir()
+        assert broker.wait() == 1  # nobody can reach it: its books are free for the next one
+        assert broker.process.stdout is not None
+        assert "nobody can reach it" in broker.process.stdout.read()
 
 
 def test_a_private_broker_brings_the_books_of_an_earlier_release_up_to_date(tmp_path: Path) -> None:

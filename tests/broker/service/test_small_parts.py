@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from broker.live_broker import StandInAgent
 
 from selfsched.errors import InvalidSettings, Refused
 from selfsched.launch.local_devices import node_name as node_name_of_jobs
+from selfsched.private_broker import PrivateBroker
 from selfsched.protocol import (
     NodeInstructions,
     NodeReport,
@@ -19,14 +22,17 @@ from selfsched_broker.clock import BrokerClock
 from selfsched_broker.failpoint import Failpoint
 from selfsched_broker.listening import (
     Addresses,
+    Listening,
     bind_unix,
+    listen,
     read_ready_file,
     short_socket_path,
     write_ready_file,
 )
 from selfsched_broker.own_node import OwnNode
-from selfsched_broker.private import private_arguments, private_directory
+from selfsched_broker.private import private_arguments, spare_socket
 from selfsched_broker.service import LEFT
+from selfsched_broker.settings import BrokerSettings
 from selfsched_broker.this_machine import node_name
 
 # --- clock --------------------------------------------------------------------------
@@ -124,13 +130,74 @@ def test_a_ready_file_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
     assert read_ready_file(path) is None
 
 
-def test_a_private_broker_lives_where_jobs_look_for_it(tmp_path: Path) -> None:
-    found = private_arguments({"XDG_RUNTIME_DIR": str(tmp_path / "r"), "XDG_STATE_HOME": str(tmp_path / "s")})
-    assert found["socket"] == tmp_path / "r" / "selfsched" / "broker.sock"
-    assert found["state_dir"].stat().st_mode & 0o777 == 0o700
-    (tmp_path / "link").symlink_to(tmp_path / "r")
-    with pytest.raises(Refused, match="not a directory of yours"):
-        private_directory(tmp_path / "link")
+@pytest.fixture
+def private_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BrokerSettings:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "r"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "s"))
+    return BrokerSettings(**private_arguments(), spare_socket=spare_socket())
+
+
+def test_a_private_broker_lives_where_jobs_look_for_it(
+    tmp_path: Path, private_settings: BrokerSettings
+) -> None:
+    assert private_settings.socket == tmp_path / "r" / "selfsched" / "broker.sock"
+    assert private_settings.spare_socket == tmp_path / "s" / "selfsched" / "broker.sock"
+    assert private_settings.state_dir.stat().st_mode & 0o777 == 0o700
+
+
+def _close(listening: Listening, *others: socket.socket) -> None:
+    listening.close()
+    for bound in (*listening.unix, *others):
+        bound.close()
+
+
+def test_a_socket_whose_file_was_removed_is_listened_at_again(
+    tmp_path: Path, private_settings: BrokerSettings
+) -> None:
+    listening = listen(private_settings, None)
+    assert listening.reopen() == []
+    shutil.rmtree(tmp_path / "r")
+    assert listening.is_reachable()  # at its second place
+    (again,) = listening.reopen()
+    assert (tmp_path / "r" / "selfsched").stat().st_mode & 0o777 == 0o700
+    assert PrivateBroker().address.socket == private_settings.socket
+    assert listening.reopen() == []
+    _close(listening, again)
+    assert not list(tmp_path.rglob("*.sock"))
+
+
+def test_without_a_runtime_directory_a_private_broker_is_reached_in_the_state_directory(
+    tmp_path: Path, private_settings: BrokerSettings
+) -> None:
+    (tmp_path / "r").touch()  # nobody can make a directory there
+    listening = listen(private_settings, None)
+    assert listening.addresses.socket == str(private_settings.spare_socket)
+    assert PrivateBroker().address.socket == private_settings.spare_socket
+    assert listening.reopen() == []
+    (tmp_path / "r").unlink()  # the user has logged in again
+    (again,) = listening.reopen()
+    assert PrivateBroker().address.socket == private_settings.socket
+    _close(listening, again)
+
+
+def test_a_socket_that_is_somebody_elses_by_now_is_left_to_them(private_settings: BrokerSettings) -> None:
+    listening = listen(private_settings, None)
+    assert private_settings.socket is not None
+    private_settings.socket.unlink()
+    other = bind_unix(private_settings.socket, mode=0o600)
+    assert listening.reopen() == []
+    _close(listening, other)
+    assert private_settings.socket.exists()
+
+
+def test_directories_that_a_person_named_are_not_made_private(
+    tmp_path: Path, private_settings: BrokerSettings
+) -> None:
+    named = tmp_path / "named"
+    named.mkdir(mode=0o755)
+    listening = listen(replace(private_settings, socket=named / "s"), None)
+    assert named.stat().st_mode & 0o777 == 0o755
+    _close(listening)
 
 
 @pytest.mark.parametrize("text", ["", "before_commit", "after_commit:Lease"])
