@@ -12,7 +12,8 @@ _ERRORS: dict[str, type[SelfschedError]] = {
 }  # fmt: skip
 
 _UNSAID = {
-    "stopped": "a Stop ended the run", "yielded": "left its devices", "refused": "refused", "failed": "failed",
+    "stopped": "a Stop ended the run", "yielded": "left its devices",
+    "refused": "refused", "failed": "failed",
 }  # fmt: skip
 
 
