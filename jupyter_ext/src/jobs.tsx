@@ -3,7 +3,7 @@ import React from 'react';
 import * as orders from './orders';
 import type { DeviceSpan, JobView } from './protocol';
 import { Section, type ViewProps } from './view';
-import { deviceWords, durationWords, forecastWords, phaseWords } from './words';
+import { deviceRangeWords, deviceWords, durationWords, forecastWords, phaseWords } from './words';
 
 const MOST_SHOWN = 50;
 
@@ -47,10 +47,10 @@ function JobCard({ job, room, state, now }: ViewProps & { job: JobView }): JSX.E
       <p className="jp-selfsched-phase">{phaseWords(job, state.jobsAt, now, trans)}
         {job.state === 'waiting' && job.reasons.length > 0 && trans.__(', because: %1', job.reasons[0])}
       </p>
-      <p title={finishNote}>{trans.__('Done: %1', finish)}</p>
+      {job.state !== 'paused' && <p title={finishNote}>{trans.__('Done: %1', finish)}</p>}
       <details>
         <summary>{trans.__('Why, where and since when')}</summary>
-        <p>{trans.__('May have %1 to %2 devices; priority %3.', job.min_devices, job.max_devices, job.priority)}</p>
+        <p>{trans.__('May have %1; priority %2.', deviceRangeWords(job.min_devices, job.max_devices, trans), job.priority)}</p>
         {job.devices.length > 0 && <p>{job.devices.map(device => deviceWords(device, trans)).join(', ')}</p>}
         {job.term_seconds !== null && <p>{trans.__('Its lease is renewed or ends in %1.', durationWords(job.term_seconds, trans))}</p>}
         {job.reasons.map((reason, i) => (
@@ -66,7 +66,7 @@ function JobCard({ job, room, state, now }: ViewProps & { job: JobView }): JSX.E
         )}
         <button onClick={() => void orders.stop(room, job)}>{trans.__('Stop')}</button>
         {job.devices.length > 1 && job.resume === 'elastic' && <button onClick={() => void orders.release(room, job)}>{trans.__('Release a device')}</button>}
-        {job.devices.length > 0 && <button onClick={() => void orders.giveBack(room, job)}>{trans.__('Give back')}</button>}
+        {job.devices.length > 0 && job.resume !== 'never' && <button onClick={() => void orders.giveBack(room, job)}>{trans.__('Give all back')}</button>}
         <button onClick={() => void orders.setDevices(room, job)}>{trans.__('Devices...')}</button>
         <button onClick={() => void orders.setPriority(room, job)}>{trans.__('Priority...')}</button>
       </div>

@@ -5,7 +5,7 @@ import React from 'react';
 import { jobOfNotebook } from './notebookJob';
 import type { JobView, RunView } from './protocol';
 import type { Room } from './view';
-import { deviceCountWords, phaseWords } from './words';
+import { briefWords, phaseWords } from './words';
 
 const LOOK_AGAIN_SECONDS = 10;
 
@@ -51,10 +51,9 @@ export class NotebookItem extends ReactWidget {
           }
           const state = room.model.state;
           const phase = phaseWords(job, state.jobsAt, Date.now(), room.trans);
-          const text = job.devices.length > 0 ? deviceCountWords(job.devices.length, room.trans) : room.trans.__('waits');
           return (
             <button onClick={this._open} title={`${job.name}: ${phase}`}>
-              {`${text}, ${Math.round(100 * job.fraction_done)}%`}
+              {`${briefWords(job, room.trans)}, ${Math.round(100 * job.fraction_done)}%`}
             </button>
           );
         }}

@@ -23,7 +23,7 @@ export function changeWords(change: Change, room: Room): string {
     case 'shrank':
       return trans.__('%1 shrank from %2 to %3', name, before, after);
     case 'lost_all':
-      return trans.__('%1 left its devices and waits', name);
+      return change.job.state === 'paused' ? trans.__('%1 is paused', name) : trans.__('%1 left its devices and waits', name);
     case 'ended':
       return change.job.outcome === 'finished' ? trans.__('%1 is done', name) : trans.__('%1 ended: %2', name, endWords(change.job, trans));
   }

@@ -4,7 +4,7 @@ import { Widget } from '@lumino/widgets';
 import { faultAdvice, faultTitle } from './faults';
 import type { ControlJob, JobView } from './protocol';
 import type { Room } from './view';
-import { deviceCountWords } from './words';
+import { deviceCountWords, deviceRangeWords } from './words';
 
 /** As the broker takes them. */
 const [LEAST_PRIORITY, MOST_PRIORITY] = [0.01, 100];
@@ -37,7 +37,7 @@ async function confirmed(room: Room, title: string, body: string, action: string
 export async function pause(room: Room, job: JobView): Promise<void> {
   const { trans } = room;
   const name = nameWords(job.name);
-  const body = trans.__('It saves a checkpoint, gives all devices back and keeps its place; resume it here.');
+  const body = trans.__('It saves a checkpoint, gives all devices back and asks for none until you resume it here.');
   if (await confirmed(room, trans.__('Pause %1?', name), body, trans.__('Pause'), false)) {
     await send(room, job, { action: 'pause' }, trans.__('%1 pauses', name));
   }
@@ -55,7 +55,10 @@ export async function resume(room: Room, job: JobView): Promise<void> {
 export async function stop(room: Room, job: JobView): Promise<void> {
   const { trans } = room;
   const name = nameWords(job.name);
-  const body = trans.__('It saves a checkpoint and ends. Run the cell again to go on from there.');
+  const body = [
+    trans.__('It saves a checkpoint and ends.'),
+    trans.__('To go on from there, call trainer.fit again in the notebook, without making a new Trainer: a new one starts again at step 0. A run of "selfsched run" goes on when it is started again under the same --name.')
+  ].join(' ');
   if (await confirmed(room, trans.__('Stop %1?', name), body, trans.__('Stop'), true)) {
     await send(room, job, { action: 'stop' }, trans.__('%1 stops', name));
   }
@@ -64,9 +67,9 @@ export async function stop(room: Room, job: JobView): Promise<void> {
 export async function giveBack(room: Room, job: JobView): Promise<void> {
   const { trans } = room;
   const name = nameWords(job.name);
-  const body = trans.__('It saves a checkpoint, gives all its devices back now, and waits for its next turn.');
-  if (await confirmed(room, trans.__('Give back the devices of %1?', name), body, trans.__('Give back'), true)) {
-    await send(room, job, { action: 'give_back' }, trans.__('%1 gives its devices back', name));
+  const body = trans.__('It saves a checkpoint and gives all its devices back now. It asks for some again by itself, at the auction after the next; how many it may have stays as it is.');
+  if (await confirmed(room, trans.__('Give back all devices of %1?', name), body, trans.__('Give all back'), true)) {
+    await send(room, job, { action: 'give_back' }, trans.__('%1 gives all its devices back', name));
   }
 }
 
@@ -75,7 +78,7 @@ export async function release(room: Room, job: JobView): Promise<void> {
   const { trans } = room;
   const name = nameWords(job.name);
   const left = job.devices.length - 1;
-  const body = trans.__('It goes on with %1, and asks for no more until you raise its largest count.', deviceCountWords(left, trans));
+  const body = trans.__('It goes on with %1, and asks for no more until you raise "Most devices" under "Devices...".', deviceCountWords(left, trans));
   if (await confirmed(room, trans.__('Release a device of %1?', name), body, trans.__('Release'), false)) {
     const order: ControlJob = { action: 'set_devices', min_devices: Math.min(job.min_devices, left), max_devices: left };
     await send(room, job, order, trans.__('%1 releases a device', name));
@@ -139,7 +142,7 @@ export async function setDevices(room: Room, job: JobView): Promise<void> {
     Notification.error(trans.__('Nothing was changed: the fewest are more than the most.'), { autoClose: 8000 });
     return;
   }
-  await send(room, job, { action: 'set_devices', min_devices: least, max_devices: most }, trans.__('%1 may have %2 to %3 devices', name, least, most));
+  await send(room, job, { action: 'set_devices', min_devices: least, max_devices: most }, trans.__('%1 may have %2', name, deviceRangeWords(least, most, trans)));
 }
 
 export async function setPriority(room: Room, job: JobView): Promise<void> {

@@ -85,6 +85,19 @@ export function deviceCountWords(count: number, trans: Trans): string {
   return count === 0 ? trans.__('no devices') : trans._n('%1 device', '%1 devices', count);
 }
 
+/** How many devices a job may have: `1 device`, `1 to 4 devices`. */
+export function deviceRangeWords(least: number, most: number, trans: Trans): string {
+  return least === most ? deviceCountWords(most, trans) : trans.__('%1 to %2 devices', least, most);
+}
+
+/** What a job has or does, where there is room for a word or two: `2 devices`, `paused`, `waits`. */
+export function briefWords(job: Pick<JobView, 'state' | 'devices'>, trans: Trans): string {
+  if (job.devices.length > 0) {
+    return deviceCountWords(job.devices.length, trans);
+  }
+  return job.state === 'paused' ? trans.__('paused') : trans.__('waits');
+}
+
 /** A device as nvidia-smi or the machine calls it: `GPU 0 on node-a (A100)`. */
 export function deviceWords(device: Pick<DeviceView, 'id' | 'kind' | 'index' | 'node' | 'model'>, trans: Trans): string {
   if (device.kind === 'cpu') {

@@ -4,11 +4,8 @@ import { changesBetween } from '../changes';
 import { parseCounts } from '../counts';
 import { Model, type Source, type Surroundings } from '../model';
 import type { JobView } from '../protocol';
-import { durationWords, type Trans } from '../words';
-
-const trans = {
-  __: (text: string, ...args: unknown[]) => args.reduce<string>((so, arg, i) => so.replace(`%${i + 1}`, String(arg)), text)
-} as unknown as Trans;
+import { briefWords, deviceRangeWords, durationWords } from '../words';
+import { trans } from './plainTrans';
 
 function job(part: Partial<JobView>): JobView {
   const plain = { job: 'j1', name: 'train', account: 'ada', state: 'running', devices: [], fraction_done: 0.5, bid: null };
@@ -22,6 +19,16 @@ test('durations are said as people say them', () => {
   assert.equal(durationWords(360, trans), '6 min');
   assert.equal(durationWords(7500, trans), '2 h 05 min');
   assert.equal(durationWords(273_600, trans), '3 d 4 h');
+});
+
+test('a job may have one device, or a range of counts', () => {
+  assert.equal(deviceRangeWords(1, 4, trans), '1 to 4 devices');
+  assert.equal(deviceRangeWords(1, 1, trans), '1 device');
+});
+
+test('a job that holds nothing is told apart by whether it was paused', () => {
+  assert.equal(briefWords(job({ state: 'paused' }), trans), 'paused');
+  assert.equal(briefWords(job({ state: 'waiting' }), trans), 'waits');
 });
 
 test('counts are a short list of whole numbers, or nothing', () => {

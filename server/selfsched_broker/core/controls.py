@@ -148,9 +148,10 @@ def _set_devices(draft: Draft, job: Job, fewest: int | None, most: int | None) -
         raise Refusal(ProblemCode.INVALID, f"its global batch allows {counts} devices only")
     draft.put(replace(job, min_devices=fewest, max_devices=most))
     _leave_surplus(draft, draft.books.jobs[job.id])
-    draft.say(job.id, f"its owner wants {fewest} to {most} devices")
+    words = f"{fewest} to {most} devices" if fewest < most else f"{most} device{'s' if most > 1 else ''}"
+    draft.say(job.id, f"its owner wants {words}")
     draft.wake()
-    return f"{fewest} to {most} devices"
+    return words
 
 
 def _leave_surplus(draft: Draft, job: Job) -> None:

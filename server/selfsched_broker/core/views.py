@@ -152,7 +152,7 @@ def job_view(books: Books, ctx: Context, job_id: str) -> JobView:
         idle_seconds=idle_seconds(pulse, ctx.now),
         share=_share(books, ctx, job),
         rho=job.rho,
-        forecast=pulse.forecast if pulse else None,
+        forecast=pulse.forecast if pulse and _goes_on(job, ctx.now) else None,
         starts=_starts(books, ctx, job),
         ends=_ends(books, ctx, job),
         term_seconds=max(0.0, min(terms) - ctx.now) if terms else None,
@@ -160,6 +160,11 @@ def job_view(books: Books, ctx: Context, job_id: str) -> JobView:
         history=history(books, job, ctx.now),
         reasons=job.reasons,
     )
+
+
+def _goes_on(job: Job, now: float) -> bool:
+    """Whether nobody has ordered it to leave: what it foresaw before such an order holds no more."""
+    return job.order == "go_on" and not job.stands_back(now)
 
 
 def idle_seconds(pulse: JobPulse | None, now: float) -> float:

@@ -7,10 +7,20 @@ from dataclasses import replace
 import pytest
 from broker.driver import Driver, bid
 
-from selfsched.protocol import JobState, Outcome, ProblemCode, RegisterJob, ReleaseDevices, Resume, SetAccount
+from selfsched.protocol import (
+    Forecast,
+    JobState,
+    Outcome,
+    ProblemCode,
+    RegisterJob,
+    ReleaseDevices,
+    Resume,
+    SetAccount,
+)
 from selfsched_broker.core import arbiter
 from selfsched_broker.core.leases import LeaseOptions, Refusal
 from selfsched_broker.core.policies.themis import Themis
+from selfsched_broker.core.views import job_view
 
 
 @pytest.fixture
@@ -137,7 +147,10 @@ def test_a_job_that_keeps_its_devices_beyond_the_notice_loses_them(driver: Drive
 
 def test_a_paused_job_releases_keeps_its_place_and_its_time_stands_still(driver: Driver) -> None:
     job = _settled_alone(driver)
+    driver.report(job, forecast=Forecast(p10_seconds=1, p50_seconds=2, p90_seconds=3, assumption="as_now"))
+    assert job_view(driver.books, driver.ctx, job).forecast is not None
     driver.control(job, "pause")
+    assert job_view(driver.books, driver.ctx, job).forecast is None, "what it foresaw holds no more"
     driver.live(10.0)
     assert driver.books.jobs[job].state is JobState.PAUSED
     assert driver.held(job) == []
@@ -203,8 +216,6 @@ def test_resuming_ends_the_standing_back(driver: Driver) -> None:
 
 
 def arbiter_age(driver: Driver, job: str) -> float:
-    from selfsched_broker.core.views import job_view
-
     return job_view(driver.books, driver.ctx, job).age_seconds
 
 
