@@ -21,10 +21,14 @@ from selfsched_jupyter.answers import Answer, not_modified
 FRESH_SECONDS = 0.5
 FAILED_SECONDS = 1.0
 """A broker in trouble is not asked by each panel anew."""
+SWEEP_SECONDS = 1.0
+"""An answer is held at most so much longer than it is good."""
 NEWS_SECONDS = 0.25
 """Between two news of one view at least so long."""
 _AT_ONCE_SECONDS = 0.2
 _PAUSE_SECONDS = 1.0
+MOST_KEPT_BYTES = 32 * 1024 * 1024
+"""Of all answers that are kept; the oldest go first."""
 _MOST_KEPT = 500
 
 View = tuple[str, tuple[tuple[str, str], ...]]
@@ -49,6 +53,8 @@ class SharedAnswers:
     _flights: dict[Key, _Flight] = field(default_factory=dict)
     _kept: dict[Key, tuple[Answer, float]] = field(default_factory=dict)
     """With the loop's time until which each is good."""
+    _sweep: asyncio.TimerHandle | None = None
+    """Lets go of answers that are no longer good; None: none is kept."""
     _told_at: dict[View, float] = field(default_factory=dict)
     """When each view last had news."""
     _age: int = 0
@@ -151,13 +157,30 @@ class SharedAnswers:
             del self._flights[key]
 
     def _keep(self, key: Key, answer: Answer) -> None:
-        if len(self._kept) >= _MOST_KEPT:
-            self._kept.clear()
+        loop = asyncio.get_running_loop()
         seconds = FRESH_SECONDS if answer.is_news else FAILED_SECONDS
-        self._kept[key] = (answer, asyncio.get_running_loop().time() + seconds)
+        self._kept.pop(key, None)  # so that it comes last
+        self._kept[key] = (answer, loop.time() + seconds)
+        held_bytes = sum(len(kept.body) for kept, _ in self._kept.values())
+        while held_bytes > MOST_KEPT_BYTES or len(self._kept) > _MOST_KEPT:
+            oldest, _ = self._kept.pop(next(iter(self._kept)))
+            held_bytes -= len(oldest.body)
+        if self._sweep is None:
+            self._sweep = loop.call_later(SWEEP_SECONDS, self._let_go)
+
+    def _let_go(self) -> None:
+        """Nobody may ever ask again: what is no longer good does not wait for that."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        self._kept = {key: kept for key, kept in self._kept.items() if now < kept[1]}
+        self._sweep = loop.call_later(SWEEP_SECONDS, self._let_go) if self._kept else None
 
     def close(self) -> None:
-        """End what is under way."""
+        """End what is under way, and keep nothing."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        self._kept.clear()
         for flight in list(self._flights.values()):
             flight.task.cancel()
 
