@@ -21,7 +21,10 @@ from selfsched.core.bidding import devices_words, duration_words
 from selfsched.core.performance import StepTime
 
 _SIZE = (320, 150)
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 10, 24
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 22, 24
+"""Above a chart is room for what its axis and its lines are."""
+_TICK_WIDTH = 40
+"""Of the longest words below an axis."""
 _BAND_Z = 1.2815515655446004
 """10 and 90 %."""
 _PART_WORDS = {
@@ -86,7 +89,8 @@ def finish(made: Sequence[Predicted], now: float, *, ended: float | None = None)
     # One wild early guess must not flatten everything that came after it.
     middles = sorted(one.middle for one in made)
     usual = middles[len(middles) // 2]
-    top = max(now, ended or 0.0, min(max(one.high for one in made), 2.5 * max(usual, made[-1].middle)))
+    bound = max(2.5 * max(usual, made[-1].middle), made[-1].high)
+    top = max(now, ended or 0.0, min(max(one.high for one in made), bound))
     across, up = _scales(max(now, 1.0), top)
     band = [(across(one.made), up(one.low)) for one in made]
     band += [(across(one.made), up(one.high)) for one in reversed(made)]
@@ -104,12 +108,19 @@ def finish(made: Sequence[Predicted], now: float, *, ended: float | None = None)
             f"Predicted finish over time; now {duration_words(newest.middle)} after the start, "
             f"between {duration_words(newest.low)} and {duration_words(newest.high)}."
         )
-    grid = _axes(across, up, round_durations(top), "", duration=True)
-    return marks.drawing([*grid, *parts], size=_SIZE, told=told)
+    grid = _axes(across, up, round_durations(top), "done after", duration=True)
+    lines = "10 to 90 %; dashed: time so far" + ("; level: the end" if ended is not None else "")
+    return marks.drawing([*grid, *parts, _legend(lines)], size=_SIZE, told=told)
 
 
-def step_parts(parts: Mapping[str, float], devices: int) -> str:
-    """What a step consists of: one bar, and a line of words for each part."""
+def step_parts(parts: Mapping[str, float], devices: int, held: int = 0) -> str:
+    """What a step consists of: one bar, and a line of words for each part.
+
+    Args:
+        parts: seconds of each.
+        devices: on which they were measured.
+        held: devices that it has now; 0: none, or as many.
+    """
     known = {name: parts[name] for name in _PART_WORDS if parts.get(name, 0.0) > 0}
     whole = sum(known.values())
     if whole <= 0:
@@ -120,7 +131,7 @@ def step_parts(parts: Mapping[str, float], devices: int) -> str:
     for index, (name, seconds) in enumerate(known.items()):
         width = across(seconds) - across(0.0)
         told = f"{_PART_WORDS[name]}: {shares[name]}"
-        drawn.append(marks.rect(x, _TOP, width, 30, name, told=told))
+        drawn.append(marks.rect(x, 10.0, width, 30, name, told=told))
         x += width
         column, row = divmod(index, 3)
         place = (12.0 + 154 * column, 62.0 + 20 * row)
@@ -128,7 +139,10 @@ def step_parts(parts: Mapping[str, float], devices: int) -> str:
         # Its time is said by the bar: beside its part there is no room for it.
         legend = f"{_PART_WORDS[name]} {seconds / whole:.0%}"
         drawn.append(marks.label((place[0] + 14, place[1]), legend, anchor="start"))
-    step = f"A step on {devices_words(devices)} takes {duration_words(whole)}"
+    is_past = held not in (0, devices)
+    step = f"A step on {devices_words(devices)} {'took' if is_past else 'takes'} {duration_words(whole)}"
+    if is_past:
+        step += f"; on {held} none is measured yet"
     drawn.append(marks.label((10, _SIZE[1] - 16), step, anchor="start"))
     spoken = "; ".join(f"{_PART_WORDS[name]} {share}" for name, share in shares.items())
     return marks.drawing(drawn, size=_SIZE, told=f"{step}: {spoken}.")
@@ -158,7 +172,7 @@ def scaling(curve: Sequence[StepTime], measured: Sequence[StepTime]) -> str:
             for step in measured
         ),
     ]  # fmt: skip
-    parts += _rates(up, top)
+    parts += [*_rates(up, top), _legend("10 to 90 %; dashed: perfect; dots: measured")]
     for count in round_counts([step.devices for step in curve]):
         parts.append(marks.label((across(count), _SIZE[1] - 8), count))
     return marks.drawing(parts, size=_SIZE, told=_scaling_words(curve, measured))
@@ -189,8 +203,13 @@ def _axes(across: Scale, up: Scale, rows: Sequence[float], unit: str, *, duratio
         words = short_duration(value) if duration else f"{value:g}"
         drawn.append(marks.line([(_LEFT, up(value)), (_SIZE[0] - _RIGHT, up(value))], "faint", width=0.3))
         drawn.append(marks.label((_LEFT - 5, up(value) + 3.5), words, anchor="end"))
-    if unit:
-        drawn.append(marks.label((2, _TOP - 1), unit, anchor="start"))
+    drawn.append(marks.label((2, 10), unit, anchor="start"))
     for value in round_durations(across.high):
-        drawn.append(marks.label((across(value), _SIZE[1] - 8), short_duration(value)))
+        place = min(across(value), _SIZE[0] - _TICK_WIDTH / 2)
+        drawn.append(marks.label((place, _SIZE[1] - 8), short_duration(value)))
     return drawn
+
+
+def _legend(words: str) -> str:
+    """What a chart's lines are, in the row above it."""
+    return marks.label((_SIZE[0] - 2, 10), words, anchor="end")

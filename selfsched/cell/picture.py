@@ -121,7 +121,7 @@ class Drawer:
             "finish": charts.finish(
                 self._knowledge.predicted(story.began_at or 0.0), elapsed, ended=done
             ),
-            "parts": charts.step_parts(told.parts, told.devices) if told else "",
+            "parts": charts.step_parts(told.parts, told.devices, story.text.devices) if told else "",
             "scaling": charts.scaling(told.curve, told.measured) if told else "",
         }
         return {name: markup for name, markup in drawn.items() if markup}

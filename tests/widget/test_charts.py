@@ -73,6 +73,37 @@ def test_a_step_says_the_share_of_each_part() -> None:
     assert "communication 10 ms, 25%" in told(charts.step_parts({"forward": 0.03, "communication": 0.01}, 2))
 
 
+def test_a_step_on_other_devices_than_now_is_past() -> None:
+    parts = {"forward": 0.03}
+    assert "A step on 2 devices takes" in told(charts.step_parts(parts, 2, held=2))
+    assert "A step on 2 devices took" in (words := told(charts.step_parts(parts, 2, held=1)))
+    assert "on 1 none is measured yet" in words
+
+
+def labels(markup: str) -> dict[str, tuple[float, float, str]]:
+    """Place and anchor of each label of a drawing."""
+    drawn = [part for part in ElementTree.fromstring(markup).iter() if part.tag.endswith("text")]
+    return {
+        part.text or "": (float(part.get("x", "")), float(part.get("y", "")), part.get("text-anchor", ""))
+        for part in drawn
+    }
+
+
+def test_an_axis_s_words_stand_above_its_ticks_and_none_is_cut() -> None:
+    found = labels(charts.allocation([Span(2, 0, 90)], 90.0))
+    assert found["devices"][1] + 10 <= found["2"][1], "a line of text lies between"
+    assert found["1.5 min"][0] + 20 <= 320
+
+
+def test_a_finish_says_what_its_axis_and_lines_are() -> None:
+    made = [Predicted(1, 50, 60, 70), Predicted(9, 50, 60, 400)]
+    found = labels(charts.finish(made, 10.0))
+    assert {"done after", "10 to 90 %; dashed: time so far"} <= set(found)
+    assert "10 to 90 %; dashed: time so far; level: the end" in labels(charts.finish(made, 60.0, ended=60.0))
+    newest = charts.finish(made, 10.0).split('<polygon points="')[1].split('"')[0].split()
+    assert min(float(pair.split(",")[1]) for pair in newest) >= 22, "the newest range is within the chart"
+
+
 @pytest.mark.parametrize(
     ("high", "values"), [(0.0, [0.0]), (4.0, [0, 1, 2, 3, 4]), (7.0, [0, 2, 4, 6]), (math.inf, [0.0])]
 )
