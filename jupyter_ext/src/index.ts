@@ -39,6 +39,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
     let wanted: Wanted = ALL;
 
     const panel = new Panel(room);
+    // An icon alone is not found by who does not know it: the tab has its name beside it.
+    panel.title.label = 'selfsched';
     app.shell.add(panel, 'right', { rank: 800, type: 'selfsched' });
     restorer?.add(panel, 'selfsched-panel');
     const open = (): void => {

@@ -1,26 +1,28 @@
 /** My jobs: how far, with what, until when, why; and what can be ordered of them. */
-import React from 'react';
+import React, { useState } from 'react';
+import { lastOfEachName } from './ended';
 import * as orders from './orders';
 import type { DeviceSpan, JobView } from './protocol';
-import { Section, type ViewProps } from './view';
-import { deviceRangeWords, deviceWords, durationWords, forecastWords, phaseWords } from './words';
+import { More, Section, type ViewProps } from './view';
+import { deviceRangeWords, deviceWords, durationWords, forecastWords, phaseWords, type Trans } from './words';
 
-const MOST_SHOWN = 50;
+const JOBS_AT_ONCE = 20;
+const MOST_ENDED_SHOWN = 5;
 
 export function JobsView(props: ViewProps): JSX.Element {
   const { room, state } = props;
   const { trans } = room;
   const mine = state.jobs.filter(job => job.account === room.model.account);
-  const shown = mine.slice(0, MOST_SHOWN);
+  const [shown, setShown] = useState(JOBS_AT_ONCE);
   return (
     <Section title={trans.__('My jobs')}>
       {state.isKnown && mine.length === 0 && <p>{trans.__('None runs or waits. selfsched.Trainer(...).fit(...) in a cell starts one.')}</p>}
       {!state.isKnown && state.trouble === null && <p role="status">{trans.__('Asking the broker...')}</p>}
-      {shown.map(job => (
+      {mine.slice(0, shown).map(job => (
         <JobCard key={job.job} job={job} {...props} />
       ))}
-      {mine.length > shown.length && <p>{trans.__('and %1 more', mine.length - shown.length)}</p>}
-      {state.ended.filter(job => job.account === room.model.account).slice(0, 5).map(job => (
+      <More left={mine.length - shown} show={() => setShown(shown + JOBS_AT_ONCE)} trans={trans} />
+      {lastOfEachName(state.ended, mine).filter(job => job.account === room.model.account).slice(0, MOST_ENDED_SHOWN).map(job => (
         <p key={job.job}>
           <bdi>{job.name}</bdi>: {phaseWords(job, state.jobsAt, props.now, trans)}
         </p>
@@ -31,6 +33,7 @@ export function JobsView(props: ViewProps): JSX.Element {
 
 function JobCard({ job, room, state, now }: ViewProps & { job: JobView }): JSX.Element {
   const { trans, units } = room;
+  const [isOpen, setOpen] = useState(false);
   const percent = Math.round(100 * Math.min(1, Math.max(0, job.fraction_done)));
   const finish = job.forecast === null ? trans.__('not known yet') : forecastWords(job.forecast, state.jobsAt, now, units, trans);
   const finishNote = job.forecast?.assumption === 'look_ahead' ? trans.__('with the others, as the broker looks ahead') : trans.__('if its devices stay as they are');
@@ -48,15 +51,9 @@ function JobCard({ job, room, state, now }: ViewProps & { job: JobView }): JSX.E
         {job.state === 'waiting' && job.reasons.length > 0 && trans.__(', because: %1', job.reasons[0])}
       </p>
       {job.state !== 'paused' && <p title={finishNote}>{trans.__('Done: %1', finish)}</p>}
-      <details>
+      <details onToggle={event => setOpen(event.currentTarget.open)}>
         <summary>{trans.__('Why, where and since when')}</summary>
-        <p>{trans.__('May have %1; priority %2.', deviceRangeWords(job.min_devices, job.max_devices, trans), job.priority)}</p>
-        {job.devices.length > 0 && <p>{job.devices.map(device => deviceWords(device, trans)).join(', ')}</p>}
-        {job.term_seconds !== null && <p>{trans.__('Its lease is renewed or ends in %1.', durationWords(job.term_seconds, trans))}</p>}
-        {job.reasons.map((reason, i) => (
-          <p key={i}>{reason}</p>
-        ))}
-        <Spans spans={job.history} age={job.age_seconds} label={trans.__('Devices of %1 over time', job.name)} />
+        {isOpen && <Details job={job} trans={trans} />}
       </details>
       <div className="jp-selfsched-buttons" role="group" aria-label={trans.__('Orders for %1', job.name)}>
         {job.state === 'paused' ? (
@@ -71,6 +68,20 @@ function JobCard({ job, room, state, now }: ViewProps & { job: JobView }): JSX.E
         <button onClick={() => void orders.setPriority(room, job)}>{trans.__('Priority...')}</button>
       </div>
     </article>
+  );
+}
+
+function Details({ job, trans }: { job: JobView; trans: Trans }): JSX.Element {
+  return (
+    <>
+      <p>{trans.__('May have %1; priority %2.', deviceRangeWords(job.min_devices, job.max_devices, trans), job.priority)}</p>
+      {job.devices.length > 0 && <p>{job.devices.map(device => deviceWords(device, trans)).join(', ')}</p>}
+      {job.term_seconds !== null && <p>{trans.__('Its lease is renewed or ends in %1.', durationWords(job.term_seconds, trans))}</p>}
+      {job.reasons.map((reason, i) => (
+        <p key={i}>{reason}</p>
+      ))}
+      <Spans spans={job.history} age={job.age_seconds} label={trans.__('Devices of %1 over time', job.name)} />
+    </>
   );
 }
 

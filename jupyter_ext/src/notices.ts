@@ -32,7 +32,16 @@ export function changeWords(change: Change, room: Room): string {
 export function tell(changes: readonly Change[], wanted: Wanted, room: Room): void {
   for (const change of changes.filter(one => wanted[one.kind])) {
     const type = change.kind === 'ended' && change.job.outcome !== 'finished' ? 'warning' : 'info';
-    Notification.emit(changeWords(change, room), type, { autoClose: change.kind === 'ended' ? false : 8000 });
+    const words = changeWords(change, room);
+    withdraw(words);
+    Notification.emit(words, type, { autoClose: change.kind === 'ended' ? false : 8000 });
+  }
+}
+
+/** Take back what says the same: the same once more tells nobody anything. */
+function withdraw(words: string): void {
+  for (const notice of Notification.manager.notifications.filter(one => one.message === words)) {
+    Notification.dismiss(notice.id);
   }
 }
 

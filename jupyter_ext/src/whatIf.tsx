@@ -74,16 +74,16 @@ export function WhatIfSection(props: ViewProps): JSX.Element | null {
         )}
         {chosen === '' && (
           <p>
-            <label>
+            <label className="jp-selfsched-field">
               {trans.__('Hours')} <input type="number" min="0.01" step="any" value={hours} onChange={event => setHours(event.target.value)} />
             </label>{' '}
-            <label>
+            <label className="jp-selfsched-field">
               {trans.__('on devices')} <input type="number" min="1" max={MOST_DEVICES} value={on} onChange={event => setOn(event.target.value)} />
             </label>
           </p>
         )}
         <p>
-          <label>
+          <label className="jp-selfsched-field">
             {trans.__('With devices')} <input value={counts} onChange={event => setCounts(event.target.value)} />
           </label>{' '}
           <button type="submit" disabled={isAsking}>

@@ -82,6 +82,33 @@ def test_an_order_is_confirmed_sent_once_and_its_result_shown(lab: Lab, tab: Pag
     tab.is_told(re.compile("train.* pauses"))
 
 
+def test_all_devices_are_given_back_and_the_limits_stay(lab: Lab, tab: Page) -> None:
+    job, _, _ = running(lab)
+    panel = tab.open_panel()
+    panel.get_by_role("button", name="Give all back").click()
+    tab.confirm("Give all back")
+    tab.is_told(re.compile("train.* gives all its devices back"))
+    after = lab.broker.admin.get(f"/v1/jobs/{job}").json()
+    assert after["state"] == "yielding"
+    assert (after["min_devices"], after["max_devices"]) == (1, 2)
+
+
+def test_no_word_of_a_table_s_head_is_broken(tab: Page) -> None:
+    panel = tab.open_panel()
+    panel.get_by_role("button", name="Ask").click()
+    panel.get_by_role("cell", name="4 devices").wait_for(timeout=PATIENCE_MS)
+    lines = panel.locator("th").evaluate_all(
+        """heads => heads.map(head => {
+            const words = document.createRange();
+            words.selectNodeContents(head);
+            return [head.textContent, words.getClientRects().length];
+        })"""
+    )
+    assert lines
+    assert [head for head, count in lines if count != 1] == []
+    tab.shoot("what_if")
+
+
 def test_what_is_cancelled_or_no_number_changes_nothing(lab: Lab, tab: Page) -> None:
     job, _, _ = running(lab)
     before = lab.broker.admin.get(f"/v1/jobs/{job}").json()

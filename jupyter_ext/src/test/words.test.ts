@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { changesBetween } from '../changes';
 import { parseCounts } from '../counts';
+import { lastOfEachName } from '../ended';
 import { Model, type Source, type Surroundings } from '../model';
 import type { JobView } from '../protocol';
 import { briefWords, deviceRangeWords, durationWords } from '../words';
@@ -29,6 +30,13 @@ test('a job may have one device, or a range of counts', () => {
 test('a job that holds nothing is told apart by whether it was paused', () => {
   assert.equal(briefWords(job({ state: 'paused' }), trans), 'paused');
   assert.equal(briefWords(job({ state: 'waiting' }), trans), 'waits');
+});
+
+test('of ended jobs the last of each name is shown, unless a live one has that name', () => {
+  const ended = ['c', 'b', 'b', 'a', 'live'].map((name, i) => job({ job: `j${i}`, name, state: 'ended' }));
+  const others = job({ job: 'j9', name: 'c', account: 'bob', state: 'ended' });
+  const shown = lastOfEachName([...ended, others], [job({ name: 'live' })]).map(one => one.job);
+  assert.deepEqual(shown, ['j0', 'j1', 'j3', 'j9']);
 });
 
 test('counts are a short list of whole numbers, or nothing', () => {

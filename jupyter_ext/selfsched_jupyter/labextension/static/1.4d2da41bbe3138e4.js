@@ -143,7 +143,21 @@
   text-align: left;
   padding: 2px 6px 2px 0;
   vertical-align: top;
+  overflow-wrap: break-word;
+}
+
+/* Names alone may break anywhere: they may be longer than the panel is wide. */
+.jp-selfsched-panel td bdi {
   overflow-wrap: anywhere;
+}
+
+.jp-selfsched-field {
+  display: inline-block;
+  white-space: nowrap;
+}
+
+.jp-selfsched-panel .jp-selfsched-field input[type='number'] {
+  width: 3.5em;
 }
 
 .jp-selfsched-spans {
@@ -177,7 +191,10 @@
 }
 
 .jp-selfsched-dialog label {
-  display: block;
+  display: flex;
+  align-items: center;
+  justify-content: space-between;
+  gap: 12px;
   margin: 6px 0;
 }
 
