@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from selfsched.elastic import channel
 from selfsched.elastic.channel import Channel
 from selfsched.elastic.job import JobDescription
+from selfsched.elastic.manifest import newest_step
 from selfsched.elastic.reactor import Reactor
 from selfsched.elastic.run_directory import RunDirectory, RunOutcome
 from selfsched.errors import EXIT_FAILED, Detached, SelfschedError
@@ -189,7 +190,8 @@ class AttachedRun:
             f"the run's supervisor died ({how}); its ranks ended with it. {again} from its newest "
             f"checkpoint; {log} may say more"
         )
-        return RunOutcome("failed", EXIT_FAILED, message)
+        step = newest_step(self._directory.path) or 0
+        return RunOutcome("failed", EXIT_FAILED, message, step=step)
 
 
 def detached_words(job: JobDescription) -> str:

@@ -28,12 +28,11 @@ from typing import Any
 
 import torch
 
-from selfsched.elastic.private_files import fault_of_directory, fault_of_file
+from selfsched.elastic.manifest import FILES, FINISHED, candidates, read_manifest
+from selfsched.elastic.private_files import fault_of_directory, make_private
 from selfsched.errors import CheckpointUnusable
 
 _VERSION = 1
-_FILES = ("lightning.ckpt", "selfsched.pt")
-_FINISHED = "finished"
 KEEP = 2
 """Complete checkpoints kept for each fit: the newest, and the one before it."""
 
@@ -52,14 +51,14 @@ class Checkpoint:
     @property
     def lightning_path(self) -> Path:
         """What Lightning resumes from."""
-        return self.path / _FILES[0]
+        return self.path / FILES[0]
 
     def own_fields(self) -> dict[str, Any]:
         """Our own part. Raises CheckpointUnusable if it cannot be read."""
         try:
-            fields = torch.load(self.path / _FILES[1], map_location="cpu", weights_only=True)
+            fields = torch.load(self.path / FILES[1], map_location="cpu", weights_only=True)
         except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-            raise CheckpointUnusable(f"{self.path / _FILES[1]} cannot be read: {error}") from error
+            raise CheckpointUnusable(f"{self.path / FILES[1]} cannot be read: {error}") from error
         if fields.get("version") != _VERSION:
             raise CheckpointUnusable(
                 f"{self.path} was written by another version of selfsched (format "
@@ -76,7 +75,7 @@ class CheckpointStore:
 
     def free_bytes(self) -> int:
         """Room left on the file system."""
-        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(self.directory)
         return shutil.disk_usage(self.directory).free
 
     def begin(self, step: int) -> Path:
@@ -88,14 +87,14 @@ class CheckpointStore:
         temporary = self.begin(step)
         if temporary.exists():
             shutil.rmtree(temporary)
-        temporary.mkdir(parents=True, mode=0o700)
+        make_private(temporary)
 
     def complete(self, step: int, own: dict[str, Any], *, finished: bool = False) -> Checkpoint:
         """Rank 0, after `lightning.ckpt` is written: add our part, make it durable, prune."""
         temporary = self.begin(step)
-        torch.save({"version": _VERSION, "step": step, **own}, temporary / _FILES[1])
+        torch.save({"version": _VERSION, "step": step, **own}, temporary / FILES[1])
         sizes = {}
-        for name in _FILES:
+        for name in FILES:
             (temporary / name).chmod(0o600)  # whatever umask the program has set
             _sync(temporary / name)
             sizes[name] = (temporary / name).stat().st_size
@@ -103,7 +102,7 @@ class CheckpointStore:
         (temporary / "manifest.json").write_text(json.dumps(manifest))
         _sync(temporary / "manifest.json")
         _sync(temporary)
-        final = self.directory / (_FINISHED if finished else f"step-{step:012d}")
+        final = self.directory / (FINISHED if finished else f"step-{step:012d}")
         if final.exists():
             shutil.rmtree(final)
         temporary.rename(final)
@@ -117,19 +116,14 @@ class CheckpointStore:
 
     def newest(self) -> Checkpoint | None:
         """The newest complete one; what is broken is skipped with a warning."""
-        candidates = self._candidates()
-        for path in candidates:
+        found = candidates(self.directory)
+        for path in found:
             try:
                 return _checked(path)
             except CheckpointUnusable as unusable:
-                after = "the fit starts anew" if path == candidates[-1] else "taking the one before it"
+                after = "the fit starts anew" if path == found[-1] else "taking the one before it"
                 warnings.warn(f"selfsched: {unusable}; {after}", stacklevel=2)
         return None
-
-    def _candidates(self) -> list[Path]:
-        finished = self.directory / _FINISHED
-        steps = sorted(self.directory.glob("step-*"), reverse=True)
-        return ([finished] if finished.exists() else []) + steps
 
     def _prune(self, keep: int) -> None:
         """Remove what is older than the `keep` newest; the newest is proven by now."""
@@ -156,31 +150,8 @@ def ensure_private(directory: Path) -> None:
 
 
 def _checked(path: Path) -> Checkpoint:
-    if path.is_symlink():
-        raise CheckpointUnusable(f"{path} is a symbolic link")
-    for directory in (path.parent, path):
-        fault = fault_of_directory(directory)
-        if fault is not None:
-            raise CheckpointUnusable(f"{directory} {fault}: the checkpoint in it is not read")
-    try:
-        manifest = json.loads((path / "manifest.json").read_text())
-        sizes, step = dict(manifest["sizes"]), int(manifest["step"])
-        finished = bool(manifest["finished"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointUnusable(f"the checkpoint {path} has no readable manifest") from error
-    for name in _FILES:
-        try:
-            status = os.lstat(path / name)
-        except OSError as error:
-            raise CheckpointUnusable(f"the checkpoint {path} lacks {name}") from error
-        fault = fault_of_file(path / name)
-        if fault is not None:
-            raise CheckpointUnusable(f"{path / name} {fault}: it is not read")
-        if status.st_size != sizes.get(name):
-            raise CheckpointUnusable(
-                f"the checkpoint {path} is truncated ({name}: {status.st_size} of {sizes.get(name)} bytes)"
-            )
-    return Checkpoint(path, step, finished, sum(sizes.values()))
+    manifest = read_manifest(path)
+    return Checkpoint(path, manifest.step, manifest.finished, manifest.size_bytes)
 
 
 def _sync(path: Path) -> None:

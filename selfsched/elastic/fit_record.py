@@ -15,6 +15,7 @@ from selfsched.elastic import lightning_internals as internals
 from selfsched.elastic import loggers
 from selfsched.elastic.data import FitData
 from selfsched.elastic.ends import end_facts
+from selfsched.elastic.private_files import make_private
 from selfsched.elastic.segment import SegmentSpec, boottime
 
 _NAME = "fit.json"
@@ -49,7 +50,7 @@ class FitRecord(BaseModel):
 
     def write(self, directory: Path) -> None:
         """Keep it, whole or not at all."""
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(directory)
         temporary = directory / (_NAME + ".new")
         temporary.write_text(self.model_dump_json())
         os.replace(temporary, directory / _NAME)

@@ -22,6 +22,7 @@ from selfsched.elastic import channel
 from selfsched.elastic.attach import View, hearing, left_words
 from selfsched.elastic.channel import LineReader
 from selfsched.elastic.job import JobDescription
+from selfsched.elastic.manifest import newest_step
 from selfsched.elastic.run_directory import RunDirectory, RunOutcome
 from selfsched.elastic.segment import boottime
 from selfsched.elastic.tail import Tail
@@ -156,7 +157,7 @@ class FollowedRun:
 
     def _killed(self) -> RunOutcome:
         name = self._directory.path.name
-        step = self._checkpoint_step
+        step = newest_step(self._directory.path) or self._checkpoint_step
         kept = f"step {step}" if step else "its beginning: no checkpoint was made"
         again = (
             f"selfsched.attach({name!r}, resume=True) goes on"

@@ -50,6 +50,13 @@ def fault_of_file(path: Path) -> str | None:
     return fault_of(status) if stat.S_ISREG(status.st_mode) else "is no plain file"
 
 
+def make_private(directory: Path) -> None:
+    """Make a directory, 0700, with what is missing above it, whatever umask the program has set."""
+    if not directory.exists():
+        make_private(directory.parent)
+        directory.mkdir(mode=0o700, exist_ok=True)
+
+
 def open_private(path: Path) -> BinaryIO:
     """Open a plain file to read that no one else could have written.
 

@@ -22,12 +22,15 @@ class ProgressMade:
 
     A position is (fit, global step). A segment that ended in a fault was fruitful when the
     run then stood further than it ever had at the fault before.
+
+    Args:
+        checkpoint_step: of the newest checkpoint that an earlier life of the run left; None: there is none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, checkpoint_step: int | None = None) -> None:
         self.fit = 1
         self.step = 0
-        self.checkpoint_step: int | None = None
+        self.checkpoint_step = checkpoint_step
         self.fruitless = 0
         """Faults in a row without progress."""
         self.is_elastic = False

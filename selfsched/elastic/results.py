@@ -20,6 +20,7 @@ from selfsched.elastic import lightning_internals as internals
 from selfsched.elastic import loggers
 from selfsched.elastic.checkpoints import Checkpoint, CheckpointStore
 from selfsched.elastic.fit_record import FitRecord
+from selfsched.elastic.manifest import fits_of
 from selfsched.elastic.private_files import open_private
 from selfsched.errors import CheckpointUnusable, Refused
 
@@ -129,7 +130,7 @@ def result_so_far(run_directory: Path) -> FitResult | None:
 
 def show_end(run_directory: Path, trainer: Any, *, finished: bool) -> None:
     """Let the caller's Trainer say how the fit ended, and its loggers where the segments wrote."""
-    fits = _fits(run_directory)
+    fits = fits_of(run_directory)
     record = FitRecord.read(fits[-1]) if fits else None
     if record is not None:
         loggers.pin(trainer.loggers, record.logger_versions)
@@ -156,13 +157,8 @@ def copy_checkpoint(run_directory: Path, target: Path, *, weights_only: bool) ->
 
 
 def _newest_checkpoint(run_directory: Path) -> Checkpoint | None:
-    found = (CheckpointStore(fit).newest() for fit in reversed(_fits(run_directory)))
+    found = (CheckpointStore(fit).newest() for fit in reversed(fits_of(run_directory)))
     return next((checkpoint for checkpoint in found if checkpoint is not None), None)
-
-
-def _fits(run_directory: Path) -> list[Path]:
-    """The directories of a run's fits, in their order."""
-    return sorted((run_directory / "fits").glob("*"), key=lambda path: int(path.name))
 
 
 def _restore_callback(callback: Any, state: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:

@@ -36,6 +36,7 @@ from selfsched.elastic.allocation import Allocation, AllocationSource, Device, S
 from selfsched.elastic.fixed import FixedEnding
 from selfsched.elastic.job import JobDescription
 from selfsched.elastic.journal import Journal
+from selfsched.elastic.manifest import newest_step
 from selfsched.elastic.plan import planned_counts
 from selfsched.elastic.program import program_of
 from selfsched.elastic.progress_made import ProgressMade
@@ -112,7 +113,7 @@ class Supervisor:
         self._port_retries = 0
         self._hinted = False
         self._warned: set[str] = set()
-        self._made = ProgressMade()
+        self._made = ProgressMade(newest_step(self._directory.path))
         self._is_cut_short = False
         """Whether the run was stopped where no fit was under way."""
         self._stops = 0
@@ -432,7 +433,8 @@ class Supervisor:
             self._source.end(_broker_outcome(outcome), outcome.message or outcome.outcome)
 
     def _finish(self, outcome: RunOutcome) -> RunOutcome:
-        step = self._made.step if outcome.outcome == "finished" else self._made.checkpoint_step or 0
+        kept = self._made.checkpoint_step or newest_step(self._directory.path)
+        step = self._made.step if outcome.outcome == "finished" else kept or 0
         outcome = RunOutcome(**{**vars(outcome), "step": step})
         self._directory.write_outcome(outcome)
         self._user.send(channel.RunEnded(**vars(outcome)))

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from detached.made_up import FINISHED, MadeUpRun
+from detached.made_up import FINISHED, MadeUpRun, leave_checkpoint
 from widget.told import Shown
 
 from selfsched.cell.view import CellView
 from selfsched.core.events import CheckpointSaved
 from selfsched.elastic import channel
 from selfsched.elastic.following import SHOWN_OUTPUT_BYTES, FollowedRun
+from selfsched.elastic.manifest import newest_step
 from selfsched.elastic.run_directory import RunOutcome
 from selfsched.errors import Detached
 
@@ -144,6 +145,34 @@ def test_a_run_that_was_killed_says_how_it_goes_on(
     assert "its supervisor was killed, or the machine went down" in outcome.message
     assert words in outcome.message
     assert view.of(channel.RunEnded)[0].message == outcome.message
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_names_the_one_of_an_earlier_life(
+    tmp_path: Path,
+) -> None:
+    run = MadeUpRun(tmp_path)
+    leave_checkpoint(run.directory.path, 20)
+    run.lives(at=1.0, unix=101.0)
+    run.journal.event(CheckpointSaved(fit=1, step=20, path=Path("x"), size_bytes=1, seconds=0.1))
+    run.lives(at=50.0, unix=200.0)
+    run.trains(at=51.0, step=25)
+    run.die()
+    outcome = FollowedRun(run.job).follow(Seen())
+    assert outcome.step == 20
+    assert "goes on from step 20" in outcome.message
+
+
+def test_the_newest_whole_checkpoint_of_the_newest_fit_is_named(tmp_path: Path) -> None:
+    assert newest_step(tmp_path) is None
+    leave_checkpoint(tmp_path, 90, fit=9)
+    (tmp_path / "fits" / "notes").mkdir()
+    leave_checkpoint(tmp_path, 3, fit=10)
+    leave_checkpoint(tmp_path, 5, fit=10)
+    leave_checkpoint(tmp_path, 7, fit=10, whole=False)
+    (tmp_path / "fits" / "11").mkdir()
+    assert newest_step(tmp_path) == 5
+    (tmp_path / "fits" / "10").chmod(0o777)
+    assert newest_step(tmp_path) == 90
 
 
 def test_ctrl_c_leaves_the_run_and_the_second_one_does_no_more(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from detached.made_up import leave_checkpoint
 from supervisor.runs import Run, Runs, wait_for
 
 from selfsched.elastic.run_directory import RunDirectory
@@ -67,6 +68,18 @@ def test_ctrl_c_leaves_the_run_again_and_again_and_stop_ends_it(runs: Runs, tmp_
     assert stopper.returncode == 0, error
     assert f"stopped; checkpoint at step {(tmp_path / 'state').read_text()}" in error
     run.assert_nothing_left()
+
+
+def test_a_life_that_made_no_checkpoint_ends_at_the_one_before_it(runs: Runs, tmp_path: Path) -> None:
+    leave_checkpoint(tmp_path / "runs" / "job", 20)
+    (tmp_path / "runs" / "job").chmod(0o700)
+    run = runs.tiny(tmp_path / "state", 100_000, plan="1@0", detach=True)
+    run.wait_for_event("progressed", step=2)
+    _, error = command(run.runs, "stop", "--now", "job").communicate(timeout=60)
+    assert "checkpoint at step 20" in error
+    outcome = RunDirectory(run.directory).read_outcome()
+    assert outcome is not None
+    assert (outcome.outcome, outcome.step) == ("stopped", 20)
 
 
 def test_stop_now_ends_what_hangs_also_while_its_user_looks_on(runs: Runs, tmp_path: Path) -> None:

@@ -50,6 +50,18 @@ def test_a_finished_fit_leaves_its_last_state_alone(store: CheckpointStore) -> N
     assert newest.finished
 
 
+def test_a_program_that_shares_what_it_writes_still_finds_its_own_checkpoints(store: CheckpointStore) -> None:
+    before = os.umask(0)
+    try:
+        save(store, 3)
+    finally:
+        os.umask(before)
+    newest = store.newest()
+    assert newest is not None
+    modes = {path.stat().st_mode & 0o777 for path in (newest.path, store.directory, store.directory.parent)}
+    assert modes == {0o700}
+
+
 def test_nothing_saved_is_no_checkpoint(store: CheckpointStore) -> None:
     assert store.newest() is None
 
