@@ -183,15 +183,15 @@ def status(as_json: Json = False, broker: Broker = None) -> None:
 
 
 @app.command(
-    epilog="Examples: selfsched forecast  |  selfsched forecast JOB --devices 1 --devices 4  |  "
+    epilog="Examples: selfsched forecast  |  selfsched forecast JOB --devices 1,4  |  "
     "selfsched forecast JOB --without bob  |  selfsched forecast --hours 6 --on 2 --most 4  |  "
     "selfsched forecast --like JOB"
 )
 def forecast(
     job: Annotated[str | None, typer.Argument(help="Name or id of a job; default: all of mine.")] = None,
     devices: Annotated[
-        list[int] | None,
-        typer.Option("--devices", min=1, metavar="N", help="What if it had so many? May be repeated."),
+        list[str] | None,
+        typer.Option("--devices", metavar="1,2|1-4", help="What if it had so many? May be repeated."),
     ] = None,
     without: Annotated[
         list[str] | None,
@@ -215,10 +215,11 @@ def forecast(
     broker: Broker = None,
 ) -> None:
     """When will my jobs start and be done: as things are, with other devices, without others."""
+    from selfsched.commands.arguments import parse_counts
     from selfsched.commands.forecast import ForecastRequest, show_forecasts, show_past_forecasts
 
     request = ForecastRequest(
-        job=job, devices=tuple(devices or ()), without=tuple(without or ()),
+        job=job, devices=parse_counts(devices or ()), without=tuple(without or ()),
         hours=hours, on=on, most=most, like=like,
     )  # fmt: skip
     if not past:

@@ -23,7 +23,7 @@ from selfsched.core.whole_run import (
     run_like,
     times_words,
 )
-from selfsched.errors import BrokerError, Refused
+from selfsched.errors import BrokerError, InvalidMessage, Refused
 from selfsched.protocol import (
     Forecast,
     ForecastScore,
@@ -67,6 +67,10 @@ class ForecastRequest:
             raise Refused("--on and --most belong to --hours: say how long the job takes")
         if len(set(self.devices)) > MOST_COUNTS:
             raise Refused(f"--devices: at most {MOST_COUNTS} counts in one question")
+
+
+class _Impossible(Refused):
+    """The job has not bid for what is asked about."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,7 +163,10 @@ def _as_things_are(job: JobView) -> _Told:
 
 
 def _what_if(client: BrokerClient, job: JobView, request: ForecastRequest, without: tuple[str, ...]) -> _Told:
-    answer = _ask(client, job=job.job, devices=_counts(request), without=without)
+    try:
+        answer = _ask(client, job=job.job, devices=_counts(request), without=without)
+    except _Impossible as error:
+        return replace(_as_things_are(job), reason=_unknown_words(job, str(error)))
     # A broker that plays nothing ahead still answers by the bid.
     lines = answer.ahead or (
         *_as_things_are(job).lines,
@@ -169,6 +176,12 @@ def _what_if(client: BrokerClient, job: JobView, request: ForecastRequest, witho
         name=job.name, job=job, lines=lines, by_bid=dict(answer.forecasts), reason=answer.reason,
         is_measured=answer.is_measured, newcomers_per_hour=answer.newcomers_per_hour,
     )  # fmt: skip
+
+
+def _unknown_words(job: JobView, said: str) -> str:
+    if job.bid is not None and job.bid.rows:
+        return said
+    return f"{job.name} has not measured yet how fast it is on so many devices: ask again in a minute"
 
 
 def _of_new_job(client: BrokerClient, request: ForecastRequest) -> _Told:
@@ -221,6 +234,10 @@ def _ask(client: BrokerClient, **question: Any) -> WhatIfAnswer:
         raise Refused(f"--{fields}: too many, too large, or no name of a job or an account") from None
     try:
         return client.what_if(asked)
+    except InvalidMessage:
+        raise
+    except Refused as error:
+        raise _Impossible(str(error)) from error
     except BrokerError as error:
         if error.code == ProblemCode.NOT_FOUND:  # a name of the user's, of a job or an account
             raise Refused(str(error)) from error
@@ -244,10 +261,21 @@ def _print(told: _Told, request: ForecastRequest, now: datetime) -> None:
     if told.times:
         source = "" if request.like else f" Its speed is taken to go with devices^{SPEED_EXPONENT}."
         console().print(f"It would take {times_words(told.times)}.{source}")
+    if any(_waits_first(told, line) for line in told.lines):
+        console().print("What would have to wait for its devices is finished later than on those it has.")
     if not told.is_measured:
         console().print("It has not measured itself yet: its times are a guess.")
     if told.reason:
         console().print(plain(told.reason))
+
+
+def _waits_first(told: _Told, line: WhatIfLine) -> bool:
+    """Whether more devices would end a job that has some later, for want of them now."""
+    if told.job is None or not told.job.devices or line.devices is None or line.ends is None:
+        return False
+    now = told.lines[0].ends
+    waits = line.starts is not None and line.starts.p50_seconds >= 1
+    return now is not None and waits and line.ends.p50_seconds > now.p50_seconds
 
 
 def _line(told: _Told, line: WhatIfLine) -> list[str]:

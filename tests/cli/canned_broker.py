@@ -21,6 +21,7 @@ from selfsched.protocol import (
     JobView,
     LeasedDevice,
     Outcome,
+    Problem,
     Resume,
     WhatIfAnswer,
     WhatIfLine,
@@ -29,6 +30,9 @@ from selfsched.protocol import (
 SOON = Forecast(p10_seconds=100.0, p50_seconds=120.0, p90_seconds=200.0, assumption="look_ahead")
 LATER = Forecast(p10_seconds=120.0, p50_seconds=360.0, p90_seconds=1200.0, assumption="look_ahead")
 AT_ONCE = Forecast(p10_seconds=0.0, p50_seconds=0.0, p90_seconds=0.0, assumption="look_ahead")
+
+
+NOT_FOUND = Problem(status=404, code="not_found", title="no such thing")
 
 
 def a_device(index: int) -> LeasedDevice:
@@ -90,17 +94,19 @@ def answers(*jobs: JobView) -> dict[str, Any]:
 
 @contextmanager
 def canned_broker(canned: Mapping[str, Any], posted: list[Any] | None = None) -> Iterator[str]:
-    """The address of a broker that knows these answers and no others; keeps what is posted."""
+    """The address of a broker that knows these answers and no others, a `Problem` being a refusal.
+
+    Keeps what is posted.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             if posted is not None and self.command == "POST":
                 posted.append(json.loads(sent))
-            body = canned.get(f"{self.command} {self.path}")
-            status = 200 if body is not None else 404
-            problem = {"status": 404, "code": "not_found", "title": "no such thing"}
-            data = json.dumps(body if body is not None else problem).encode()
+            body = canned.get(f"{self.command} {self.path}", NOT_FOUND)
+            status = body.status if isinstance(body, Problem) else 200
+            data = json.dumps(body.model_dump() if isinstance(body, Problem) else body).encode()
             self.send_response(status)
             self.send_header(
                 "Content-Type", "application/json" if status == 200 else "application/problem+json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from selfsched.commands.arguments import parse_devices, parse_duration
+from selfsched.commands.arguments import parse_counts, parse_devices, parse_duration
 from selfsched.errors import Refused
 
 
@@ -20,6 +20,20 @@ def test_what_is_no_device_count_is_refused_with_its_value(text: str) -> None:
     with pytest.raises(Refused) as caught:
         parse_devices(text)
     assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [([], ()), (["1,2"], (1, 2)), (["1-3"], (1, 2, 3)), (["4", "1-2", "2, 4"], (4, 1, 2))],
+)
+def test_several_device_counts(texts: list[str], expected: tuple[int, ...]) -> None:
+    assert parse_counts(texts) == expected
+
+
+@pytest.mark.parametrize("texts", [["1,,2"], ["1,x"], ["1-9"], ["1-900000"], ["1-5", "6-9"]])
+def test_what_are_no_device_counts_or_too_many_is_refused(texts: list[str]) -> None:
+    with pytest.raises(Refused, match="--devices"):
+        parse_counts(texts)
 
 
 @pytest.mark.parametrize(

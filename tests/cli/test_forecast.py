@@ -26,7 +26,7 @@ from selfsched.commands.views import show_status
 from selfsched.commands.words import assumption_words, expected_start, start_words
 from selfsched.core.whole_run import SPEED_EXPONENT
 from selfsched.errors import Refused
-from selfsched.protocol import BidRow, JobState, Placement, StandingBid, WhatIfAnswer
+from selfsched.protocol import BidRow, JobState, Placement, Problem, StandingBid, WhatIfAnswer, WhatIfLine
 
 BID = StandingBid(
     rows=tuple(BidRow(placement=Placement(devices=n), remaining_seconds=900 / n) for n in (1, 2))
@@ -141,6 +141,32 @@ def test_what_can_never_be_has_no_end(broker: str, capsys: pytest.CaptureFixture
     assert "not measured yet" not in rows["2"]
 
 
+def test_a_job_too_young_for_other_counts_is_told_as_things_are(capsys: pytest.CaptureFixture[str]) -> None:
+    title = "the job has bid for these device counts only: none yet"
+    refusal = Problem(status=409, code="impossible_request", title=title)
+    with canned_broker({**answers(a_job()), "POST /v1/forecast": refusal}) as address:
+        show_forecasts(address, ForecastRequest(job="digits", devices=(1, 2)), as_json=False)
+    out = capsys.readouterr().out
+    (row,) = [row for row in table(out) if row[0] == "as things are"]
+    assert row[2].startswith("2 min 00 s")
+    assert "digits has not measured yet" in out
+
+
+def test_that_more_devices_end_it_later_because_they_are_waited_for_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = (
+        WhatIfLine(starts=AT_ONCE, ends=SOON),
+        WhatIfLine(devices=1, starts=AT_ONCE, ends=SOON),
+        WhatIfLine(devices=2, starts=SOON, ends=LATER),
+    )
+    for ahead, is_said in ((lines, True), (lines[:2], False)):
+        answer = WhatIfAnswer(forecasts=(), ahead=ahead).model_dump(mode="json")
+        with canned_broker({**answers(a_job()), "POST /v1/forecast": answer}) as address:
+            show_forecasts(address, ForecastRequest(job="digits", devices=(1, 2)), as_json=False)
+        assert ("would have to wait for its devices" in capsys.readouterr().out) is is_said
+
+
 def test_a_guess_is_called_one(capsys: pytest.CaptureFixture[str]) -> None:
     guess = WhatIfAnswer(forecasts=(), is_measured=False).model_dump(mode="json")
     with canned_broker({**answers(a_job()), "POST /v1/forecast": guess}) as address:
@@ -179,7 +205,7 @@ def test_a_name_that_the_broker_does_not_know_is_wrong_use() -> None:
 
 
 def test_on_the_command_line_too(broker: str, tmp_path: Path) -> None:
-    asked = ("--hours", "6", "--on", "2", "--most", "4", "--devices", "4", "--without", "bob")
+    asked = ("--hours", "6", "--on", "2", "--most", "4", "--devices", "2,4", "--without", "bob")
     done = selfsched("forecast", *asked, "--broker", broker, home=tmp_path)
     assert done.returncode == 0, done.stderr
     assert [count for count, _ in posted[0]["seconds"]] == [1, 2, 3, 4]
