@@ -285,10 +285,19 @@ def _grant_claims(draft: Draft) -> None:
             tick = draft.books.agenda.next_tick_at
             term = max(tick, *(claim.term_ends_at for claim in granted))
             settle_claims(draft, granted, ClaimEvent.GRANTED)
-            reason = "the devices it was awarded have become free"
+            reason = _why_awarded(draft, job_id, granted[-1].auction)
             visit = all(claim.visit for claim in granted)
             devices = [claim.device for claim in granted]
             grant(draft, job_id, devices, term_ends_at=term, visit=visit, reason=reason)
+
+
+def _why_awarded(draft: Draft, job_id: str, auction_number: int) -> str:
+    """What the auction said when it awarded devices that have become free only now."""
+    auction = draft.books.auctions.get(str(auction_number))
+    awards = auction.view.awards if auction is not None else ()
+    said = next((award.reason for award in awards if award.job == job_id and award.reason), "")
+    free = "the devices it was awarded have become free"
+    return f"{said}; {free}" if said else free
 
 
 def _grant_to_sitters(draft: Draft) -> None:

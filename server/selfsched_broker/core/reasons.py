@@ -120,9 +120,18 @@ def _more(outcome: Outcome, crowd: Crowd, market: Market) -> str:
     if not crowd.others_want_more(outcome):
         return f"{head}: nobody else wants them"
     share = f"your share is {_number(outcome.owed)}"
+    rest = _who_has_the_rest(outcome, crowd, market)
     if outcome.merit is not None:
-        return f"{head}: {because(outcome.merit)}; {share}"
-    return f"{head}: {share}{_rho_words(outcome)}"
+        return f"{head}: {because(outcome.merit)}; {share}{rest}"
+    return f"{head}: {share}{_rho_words(outcome)}{rest}"
+
+
+def _who_has_the_rest(outcome: Outcome, crowd: Crowd, market: Market) -> str:
+    """Of one that could use more than it has: who has most of it."""
+    rival = crowd.rival(outcome)
+    if rival is None or outcome.got >= min(outcome.contender.max_devices, market.total_devices):
+        return ""
+    return f"; {_who(rival, outcome)} has {rival.got}"
 
 
 def _less(outcome: Outcome, crowd: Crowd, market: Market) -> str:

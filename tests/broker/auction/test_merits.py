@@ -42,6 +42,13 @@ def test_the_shorter_job_is_told_so_and_the_longer_too() -> None:
     )
 
 
+def test_a_job_that_could_use_more_is_told_who_has_it() -> None:
+    rows = {1: 1000.0, 2: 600.0}
+    said = reasons([job(name, bid(rows, restart=10), n) for n, name in enumerate(("ann", "bob"))], 2)
+    assert said["ann"].endswith("; your share is 1; bob has 1")
+    assert said["bob"].endswith("; your share is 1; ann has 1")
+
+
 def test_a_late_job_is_told_so_and_who_waits_for_it_too() -> None:
     crowd = [gang(f"long-{n}", 100_000, n) for n in (2, 3)]
     late = gang("late", 2000, 1, age_seconds=40_000.0)

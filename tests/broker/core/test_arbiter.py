@@ -120,6 +120,8 @@ def test_a_device_awarded_while_held_goes_to_nobody_else(driver: Driver) -> None
     driver.node()
     assert driver.held(second) == ["cpu1"]
     assert driver.held(third) == []
+    reason = driver.books.jobs[second].reasons[-1]
+    assert "; the devices it was awarded have become free" in reason, "with why they were awarded"
 
 
 def test_a_claim_dies_with_its_job(driver: Driver) -> None:
