@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from selfsched.core.lines import to_line
+
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
@@ -282,4 +284,4 @@ def event_from_line(line: bytes | str) -> Any:
 
 def event_to_line(event: _Frozen) -> bytes:
     """One event as a line of JSON, newline included."""
-    return event.model_dump_json().encode() + b"\n"
+    return to_line(event)

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from selfsched.core.events import Event
+from selfsched.core.lines import to_line
 
 _LONGEST_LINE_BYTES = 8 * 1024 * 1024
 _BACKLOG_BYTES = 4 * 1024 * 1024
@@ -167,7 +168,7 @@ class Channel:
         self.flush()
 
     def _append(self, message: Message) -> None:
-        line = message.model_dump_json().encode() + b"\n"
+        line = to_line(message)
         self._backlog.append(line)
         self._backlog_bytes += len(line)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from pathlib import Path
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from selfsched.core.events import FitStarted
 from selfsched.core.lightning_classes import is_lightnings
+from selfsched.core.lines import to_exact_json
 from selfsched.elastic import lightning_internals as internals
 from selfsched.elastic import loggers
 from selfsched.elastic.data import FitData
@@ -46,13 +48,13 @@ class FitRecord(BaseModel):
     def read(cls, directory: Path) -> FitRecord | None:
         """The record of an earlier segment, if it got that far."""
         path = directory / _NAME
-        return cls.model_validate_json(path.read_text()) if path.exists() else None
+        return cls.model_validate(json.loads(path.read_text())) if path.exists() else None
 
     def write(self, directory: Path) -> None:
         """Keep it, whole or not at all."""
         make_private(directory)
         temporary = directory / (_NAME + ".new")
-        temporary.write_text(self.model_dump_json())
+        temporary.write_text(to_exact_json(self))
         os.replace(temporary, directory / _NAME)
 
     def pin(self, trainer: Any) -> None:

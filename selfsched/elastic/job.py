@@ -12,7 +12,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from selfsched.core.lines import to_exact_json
 from selfsched.elastic.private_files import open_private, writing_private
+from selfsched.errors import Refused
 
 FILE_NAME = "job.json"
 
@@ -23,6 +25,18 @@ def installed_version() -> str:
         return metadata.version("selfsched")
     except metadata.PackageNotFoundError:
         return "not installed"
+
+
+def working_directory() -> Path:
+    """Where this process works.
+
+    Raises:
+        Refused: the directory was removed under it.
+    """
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise Refused("the working directory is gone: change to one that is there") from error
 
 
 class JobDescription(BaseModel):
@@ -86,14 +100,11 @@ class JobDescription(BaseModel):
     def write(self) -> None:
         """Write it into the run's directory, private to the user.
 
-        Names of files may hold bytes that are no UTF-8 and come back as they are; so this is
-        json's own way of writing, which has an escape for them, and not pydantic's.
-
         Raises:
             Refused: the disk is full, or the directory cannot be written to.
         """
         with writing_private(self.run_directory / FILE_NAME) as file:
-            file.write(json.dumps(self.model_dump(), default=str).encode())
+            file.write(to_exact_json(self).encode())
 
     @classmethod
     def read(cls, run_directory: Path) -> JobDescription:

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from selfsched.core.events import event_to_line
+from selfsched.core.lines import to_line
 from selfsched.elastic.run_directory import BoundedLog, RunDirectory
 
 _EVENTS_BYTES = 16 * 1024 * 1024
@@ -28,7 +29,7 @@ class Journal:
 
     def message(self, message: BaseModel) -> None:
         """Something told to the client that belongs to the run's history."""
-        self._events.write(message.model_dump_json().encode() + b"\n")
+        self._events.write(to_line(message))
 
     def say(self, kind: str, **fields: str | float | None) -> None:
         """Something of the supervisor's own."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import runpy
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from selfsched.core.events import RankRaised
@@ -26,9 +27,10 @@ def to_tell(error: BaseException, rank: int, *, fit: int | None = None) -> RankR
     """
     if getattr(error, _MARK, False):
         return None
-    setattr(error, _MARK, True)
+    with suppress(AttributeError, TypeError):  # some exceptions are frozen: then it is told twice
+        setattr(error, _MARK, True)
     return RankRaised(
-        rank=rank, fit=fit, type=type(error).__name__, message=str(error),
+        rank=rank, fit=fit, type=type(error).__name__, message=_said_by(error),
         traceback=_as_its_program_shows_it(error), out_of_memory=is_out_of_memory(error),
     )  # fmt: skip
 
@@ -36,7 +38,14 @@ def to_tell(error: BaseException, rank: int, *, fit: int | None = None) -> RankR
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory of the host or of a device ran out, by whatever name."""
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return named or "out of memory" in str(error).lower()
+    return named or "out of memory" in _said_by(error).lower()
+
+
+def _said_by(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as own:  # noqa: BLE001 - the user's own __str__ may raise anything
+        return f"(what it says cannot be told: its __str__ raised {type(own).__name__})"
 
 
 def _as_its_program_shows_it(error: BaseException) -> str:

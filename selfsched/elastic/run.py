@@ -13,7 +13,7 @@ from typing import Literal
 from selfsched import settings
 from selfsched.elastic import channel
 from selfsched.elastic.attach import AttachedRun, View, detached_words
-from selfsched.elastic.job import JobDescription, installed_version
+from selfsched.elastic.job import JobDescription, installed_version, working_directory
 from selfsched.elastic.private_files import writing_private
 from selfsched.elastic.run_directory import RunDirectory, RunOutcome, open_run, released_on_failure
 from selfsched.errors import EXIT_FINE, Refused
@@ -109,7 +109,7 @@ def follow_command(
 def _describe(command: list[str], options: RunOptions, directory: RunDirectory) -> JobDescription:
     from selfsched.elastic.program import package_in
 
-    here = Path.cwd()
+    here = working_directory()
     return JobDescription(
         run_directory=directory.path, name=options.name, program="command", command=tuple(command),
         package=package_in(command, here), working_directory=here,

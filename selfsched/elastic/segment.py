@@ -22,6 +22,7 @@ This module imports neither torch nor Lightning.
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import struct
@@ -74,6 +75,7 @@ from selfsched.core.events import (
 from selfsched.core.events import (
     event_to_line as event_to_line,
 )
+from selfsched.core.lines import to_exact_json
 
 SEGMENT_VARIABLE = "_SELFSCHED_SEGMENT"
 
@@ -119,13 +121,13 @@ class SegmentSpec(_Frozen):
         """Write the spec for its ranks, private to the user."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
-            file.write(self.model_dump_json())
+            file.write(to_exact_json(self))
 
     @classmethod
     def from_environment(cls, environment: dict[str, str] | None = None) -> SegmentSpec | None:
         """The spec of this process, or None when no launcher started it."""
         path = (os.environ if environment is None else environment).get(SEGMENT_VARIABLE)
-        return cls.model_validate_json(Path(path).read_text()) if path else None
+        return cls.model_validate(json.loads(Path(path).read_text())) if path else None
 
 
 class Order(IntEnum):

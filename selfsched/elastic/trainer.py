@@ -22,7 +22,7 @@ from selfsched.elastic import channel
 from selfsched.elastic.attach import AttachedRun, detached_words
 from selfsched.elastic.fit_end import raise_as_ended
 from selfsched.elastic.found_runs import going_on_of, runs_of
-from selfsched.elastic.job import JobDescription, installed_version
+from selfsched.elastic.job import JobDescription, installed_version, working_directory
 from selfsched.elastic.payload import PYTHON_VERSION, Payload, cell_sources, write_payload
 from selfsched.elastic.plain_errors import plainly
 from selfsched.elastic.program import Package, installed_package
@@ -194,10 +194,11 @@ class Trainer:
                 directory.payload.unlink(missing_ok=True)
 
     def _describe(self, directory: RunDirectory, detach: bool) -> JobDescription:
+        here = working_directory()
         return JobDescription(
             run_directory=directory.path, name=self._settings.name, program="payload",
-            package=cast(Package, self._package), working_directory=Path.cwd(),
-            import_path=tuple(entry or str(Path.cwd()) for entry in sys.path),
+            package=cast(Package, self._package), working_directory=here,
+            import_path=tuple(entry or str(here) for entry in sys.path),
             accelerator=_accelerator(self._arguments.get("accelerator")), detached=detach,
             notebook=this_notebook(), kernel_id=this_kernel(), started_at_unix=time.time(),
             python_version=PYTHON_VERSION, selfsched_version=installed_version(),

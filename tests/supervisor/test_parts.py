@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+import sys
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from selfsched.core.events import CheckpointSaved, FitStarted, Left, Progressed
-from selfsched.elastic import channel
+from selfsched.elastic import attach, channel, private_files
+from selfsched.elastic.attach import AttachedRun
 from selfsched.elastic.channel import Channel, LineReader
 from selfsched.elastic.decoding import OutputDecoder
 from selfsched.elastic.fixed import FixedEnding
+from selfsched.elastic.job import JobDescription
 from selfsched.elastic.payload import Payload, read_payload, write_payload
 from selfsched.elastic.progress_made import ProgressMade
 from selfsched.elastic.progress_text import ProgressText
+from selfsched.elastic.run import RunOptions, run_command
 from selfsched.elastic.run_directory import BoundedLog, RunDirectory, RunOutcome, open_run
-from selfsched.errors import Refused
+from selfsched.errors import Refused, SelfschedError
 
 
 def begun(step: int, fit: int = 1, planned: int | None = 90) -> FitStarted:
@@ -179,6 +185,32 @@ def test_an_unfinished_run_is_found_by_its_name_and_a_finished_one_begins_anew(t
 def test_a_name_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(Refused, match="is no name for a job"):
         open_run(name, parent=tmp_path)
+
+
+@pytest.mark.parametrize("failing", ["write", "start"])
+def test_a_start_that_failed_leaves_the_name_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    directory, lock = open_run("mine", parent=tmp_path)
+    job = JobDescription(run_directory=directory.path, program="command", working_directory=tmp_path)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    where = (attach, "_start_supervisor") if failing == "start" else (private_files.tempfile, "mkstemp")
+    monkeypatch.setattr(*where, Mock(side_effect=full))
+    with pytest.raises(SelfschedError, match="No space left on device"):
+        AttachedRun(job, lock)
+    _, lock = open_run("mine", parent=tmp_path)
+    os.close(lock)
+
+
+def test_options_that_are_found_wrong_late_leave_the_name_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "cwd", Mock(side_effect=FileNotFoundError("the directory was removed")))
+    with pytest.raises(Refused, match="the working directory is gone"):
+        run_command([sys.executable], RunOptions(name="mine", runs_directory=tmp_path, plan="1@0"))
+    monkeypatch.undo()
+    _, lock = open_run("mine", parent=tmp_path)
+    os.close(lock)
 
 
 def test_a_link_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
