@@ -543,6 +543,9 @@ class JobView(Message):
     bid: StandingBid | None = None
     history: tuple[DeviceSpan, ...] = ()
     reasons: tuple[Text, ...] = ()
+    """Why it has what it has, newest last."""
+    reason_ages_seconds: tuple[Seconds, ...] = ()
+    """How long ago each reason was given, newest last; of the oldest reasons some may be missing."""
 
 
 class DeviceView(Message):

@@ -186,6 +186,7 @@ export interface JobView {
   readonly bid: StandingBid | null;
   readonly history: readonly DeviceSpan[];
   readonly reasons: readonly string[];
+  readonly reason_ages_seconds: readonly number[];
 }
 
 /** One device as a job must know it. */

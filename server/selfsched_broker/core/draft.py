@@ -95,7 +95,8 @@ class Draft:
         """Tell a job why; the same is not said twice in a row."""
         job = self.books.jobs[job_id]
         if not job.reasons or job.reasons[-1] != reason:
-            self.put(replace(job, reasons=(*job.reasons, reason)[-_KEPT_REASONS:]))
+            reasons = (*job.reasons, reason)[-_KEPT_REASONS:]
+            self.put(replace(job, reasons=reasons, reasons_at=(*job.reasons_at, self.now)[-_KEPT_REASONS:]))
             self.touch(job_id)
 
     def audit(self, action: str, subject: str, detail: str = "", *, account: str | None = None) -> None:

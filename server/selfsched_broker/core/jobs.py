@@ -79,6 +79,7 @@ def _new_job(draft: Draft, job_id: str, number: int, account: str, message: Regi
         # A program that cannot be resized states its time instead of visiting.
         visited=fixed,
         reasons=("registered; waiting for the first decision",),
+        reasons_at=(draft.now,),
     )
 
 

@@ -209,6 +209,8 @@ class Job(Record):
     last_devices: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     """Why it has what it has, newest last, at most 20."""
+    reasons_at: tuple[float, ...] = ()
+    """When each was said; of what was said before this was kept none is there, so count from the end."""
     instructions_version: int = 0
     rho: float | None = None
     pays_from: float | None = None

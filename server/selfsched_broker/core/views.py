@@ -159,6 +159,7 @@ def job_view(books: Books, ctx: Context, job_id: str) -> JobView:
         bid=job.bid,
         history=history(books, job, ctx.now),
         reasons=job.reasons,
+        reason_ages_seconds=tuple(max(0.0, ctx.now - at) for at in job.reasons_at),
     )
 
 

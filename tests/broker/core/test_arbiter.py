@@ -217,6 +217,18 @@ def test_resuming_ends_the_standing_back(driver: Driver) -> None:
     assert len(driver.held(job)) == 2
 
 
+def test_it_is_told_how_long_ago_each_reason_was_given(driver: Driver) -> None:
+    job = _settled_alone(driver)
+    driver.control(job, "set_devices", min_devices=1, max_devices=2)
+    driver.now += 30.0
+    driver.control(job, "set_devices", min_devices=1, max_devices=1)
+    view = job_view(driver.books, driver.ctx, job)
+    assert len(view.reason_ages_seconds) == len(view.reasons)
+    ages = dict(zip(view.reasons, view.reason_ages_seconds, strict=True))
+    assert ages["its owner wants 1 device"] == 0.0
+    assert ages["its owner wants 1 to 2 devices"] == 30.0
+
+
 def arbiter_age(driver: Driver, job: str) -> float:
     return job_view(driver.books, driver.ctx, job).age_seconds
 
