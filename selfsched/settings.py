@@ -226,7 +226,7 @@ SETTINGS: tuple[Setting, ...] = (
         "lock_dir", _path, "path", "`/run/lock/selfsched`", "Directory of the device locks of this machine.",
     ),
     Setting(
-        "runs_dir", _path, "path", "`~/.local/state/selfsched/runs`",
+        "runs_dir", _path, "path", "`$XDG_STATE_HOME/selfsched/runs`, else `~/.local/state/selfsched/runs`",
         "Where runs keep checkpoints, logs and history.",
     ),
     Setting(

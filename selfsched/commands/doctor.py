@@ -13,6 +13,7 @@ from selfsched.commands.printing import print_json, print_table
 from selfsched.doctor import machine, packages
 from selfsched.doctor.finding import Finding
 from selfsched.doctor.twice import check_script
+from selfsched.elastic.found_runs import runs_of
 from selfsched.errors import EXIT_FAILED, EXIT_FINE, BrokerError, InvalidSettings, NotAllowed
 from selfsched.settings import Settings
 
@@ -45,7 +46,7 @@ def check_machine(broker: str | None) -> Iterator[Finding]:
         yield Finding("Settings", "bad", str(error), "Mend or unset it.")
         return
     yield Finding("Settings", "good", "read")
-    yield machine.check_disk(found.runs_dir or Path.home() / ".local" / "state" / "selfsched" / "runs")
+    yield machine.check_disk(runs_of(found))
     yield from check_broker(found)
     yield machine.check_jupyter()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from selfsched.commands.doctor import check_machine
 from selfsched.doctor import machine, packages
 
 Usage = namedtuple("Usage", "total used free")  # as shutil has it
@@ -76,3 +77,12 @@ def test_a_kernel_of_another_python_is_found() -> None:
     found = machine.judge_kernel("/usr/bin/python3", "/opt/env/bin/python")
     assert found.verdict == "warning"
     assert "/opt/env/bin/python -m ipykernel install" in found.advice
+
+
+def test_the_disk_that_is_looked_at_is_that_of_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("SELFSCHED_BROKER", f"unix:{tmp_path}/none")
+    (disk,) = [finding for finding in check_machine(None) if finding.subject == "Disk"]
+    assert str(tmp_path / "selfsched" / "runs") in disk.found
