@@ -230,9 +230,12 @@ def forecast(
         show_past_forecasts(broker, as_json=as_json)
 
 
-@app.command(epilog="Example: selfsched explain my-job")
+@app.command(epilog="Examples: selfsched explain  |  selfsched explain my-job")
 def explain(
-    job: Annotated[str, typer.Argument(help="Name or id of a job, or the directory of a run.")],
+    job: Annotated[
+        str | None,
+        typer.Argument(help="Name or id of a job, or the directory of a run; default: the newest."),
+    ] = None,
     picture: Picture = None,
     as_json: Json = False,
     broker: Broker = None,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
+from selfsched import settings
 from selfsched.commands.connection import connect, find_job
 from selfsched.commands.picture import check_picture, draw
 from selfsched.commands.printing import console, plain, print_json, print_table
@@ -13,18 +15,29 @@ from selfsched.commands.words import expected_start, forecast_words
 from selfsched.core.bidding import Explanation, duration_words
 from selfsched.core.history import ForecastMade, JobHistory
 from selfsched.core.run_ends import job_state_words
+from selfsched.elastic.found_runs import FoundRun, find_runs, runs_of
 from selfsched.errors import BrokerError, Refused
 from selfsched.job_record import read_history, read_model
-from selfsched.protocol import JobView
+from selfsched.protocol import JobState, JobView
 
 
-def show_explanation(broker: str | None, wanted: str, *, as_json: bool, picture: Path | None = None) -> None:
+def show_explanation(
+    broker: str | None, wanted: str | None, *, as_json: bool, picture: Path | None = None
+) -> None:
     """Print all that is known of a job, and draw its scaling where a file is named for it.
+
+    Args:
+        broker: its address; None: the one in use.
+        wanted: name or id of a job, or the directory of a run; None: the newest run of this notebook, else
+            my newest job, those that have not ended first, else the newest run on this machine.
+        as_json: print one JSON object.
+        picture: file to draw to.
 
     Raises:
         Refused: neither the broker nor this machine knows it, or the picture cannot be drawn.
     """
     check_picture(picture)
+    wanted = wanted or _newest(broker)
     view, trouble = _view(broker, wanted)
     run = find_run(view.job if view else wanted) or find_run(wanted)
     if view is None and run is None:
@@ -47,6 +60,31 @@ def show_explanation(broker: str | None, wanted: str, *, as_json: bool, picture:
         print_model(told)
     if history is not None:
         console().print(plain(f"Figures of the hardware: {figures_words(history)}."))
+
+
+def _newest(broker: str | None) -> str:
+    """The job, or the run, that is meant where none is named."""
+    runs = find_runs(runs_of(settings.load()))
+    notebook = os.environ.get("JPY_SESSION_NAME")
+    here = [run for run in runs if notebook and run.job.notebook == notebook]
+    if here:
+        return _called(here[0])
+    try:
+        with connect(broker) as client:
+            jobs = client.jobs()
+    except (Refused, BrokerError):
+        jobs = ()
+    if jobs:
+        return min(jobs, key=lambda job: (job.state is JobState.ENDED, job.age_seconds)).job
+    if runs:
+        return _called(runs[0])
+    raise Refused("you have no job, and no run on this machine: nothing to explain")
+
+
+def _called(run: FoundRun) -> str:
+    """By the broker's id, where it has one."""
+    history = run.history()
+    return (history.job if history is not None else None) or run.name
 
 
 def _view(broker: str | None, wanted: str) -> tuple[JobView | None, str]:
