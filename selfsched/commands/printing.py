@@ -19,11 +19,21 @@ _CONTROLS = dict.fromkeys((*range(10), *range(11, 32), *range(127, 160)), "·")
 _GAP = 2
 """Characters between two columns."""
 _UNBOUNDED = 10_000
+_NOTEBOOK_WIDTH = 80
+"""What a cell has room for beside a panel."""
 
 
 def console() -> Console:
     """Standard output; text is never taken for markup."""
-    return Console(markup=False, highlight=False)
+    shown = Console(markup=False, highlight=False, force_jupyter=False)
+    if _is_in_notebook() and "COLUMNS" not in os.environ:
+        shown.width = _NOTEBOOK_WIDTH
+    return shown
+
+
+def _is_in_notebook() -> bool:
+    """Whether a cell shows what is printed: as lines of text then, not an output for each."""
+    return Console().is_jupyter
 
 
 def plain(text: object) -> Text:
@@ -50,7 +60,7 @@ def print_table(
     """
     cells = [[plain(cell) for cell in row] for row in rows]
     to = console()
-    if not to.is_terminal and "COLUMNS" not in os.environ:
+    if not (to.is_terminal or _is_in_notebook()) and "COLUMNS" not in os.environ:
         to.width = _UNBOUNDED  # a program that reads it gets all of it
     contents = [max((row[i].cell_len for row in cells), default=0) for i in range(len(columns))]
     room = to.width - _GAP * (len(columns) - 1)

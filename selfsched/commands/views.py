@@ -30,7 +30,9 @@ def show_status(broker: str | None, *, as_json: bool) -> None:
     if jobs:
         columns = ("job", "account", "state", "devices", "done", "finished in", "rho")
         ordered = sorted(jobs, key=_order)
-        print_table("Jobs", columns, map(_job_row, ordered), names=("job", "account"))
+        print_table(
+            "Jobs", columns, map(_job_row, ordered), names=("job", "account"), words="finished in"
+        )
         for job in ordered:
             if said := _last_words(job):
                 console().print(plain(said))

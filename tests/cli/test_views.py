@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,10 @@ from pathlib import Path
 import pytest
 from cli.canned_broker import LATER, a_job, answers, canned_broker, finished_job
 from cli.commands import selfsched
+from detached.made_up import FINISHED, MadeUpRun
 
+from selfsched.commands.explain import show_explanation
+from selfsched.commands.views import show_status
 from selfsched.commands.words import score_words
 from selfsched.core.hardware_figures import HardwareFigures
 from selfsched.core.history import FILE_NAME, ForecastMade, JobHistory
@@ -95,6 +99,40 @@ def test_explain_gives_the_broker_s_reasons(broker: str, tmp_path: Path) -> None
     found = json.loads(printed("explain", "digits", "--json", broker=broker, home=tmp_path))
     assert found["job"]["job"] == "job-1"
     assert found["run"] is None
+
+
+def test_explain_without_a_name_means_the_newest_job_that_has_not_ended(broker: str, tmp_path: Path) -> None:
+    found = json.loads(printed("explain", "--json", broker=broker, home=tmp_path))
+    assert found["job"]["job"] == "job-1"
+
+
+def test_explain_without_a_name_means_this_notebook_s_run(
+    broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SELFSCHED_RUNS_DIR", str(tmp_path))
+    monkeypatch.setenv("JPY_SESSION_NAME", "mine.ipynb")
+    for number, (name, notebook) in enumerate({"night": "mine.ipynb", "newer": "other.ipynb"}.items()):
+        run = MadeUpRun(tmp_path, name, notebook=notebook, started_at_unix=1000.0 + number)
+        run.end(FINISHED)
+        (run.directory.path / FILE_NAME).write_text(JobHistory(name=name, job=f"{name}-1").model_dump_json())
+    show_explanation(broker, None, as_json=True)
+    assert json.loads(capsys.readouterr().out)["history"]["job"] == "night-1"
+    monkeypatch.delenv("JPY_SESSION_NAME")
+    show_explanation(broker, None, as_json=True)
+    assert json.loads(capsys.readouterr().out)["job"]["job"] == "job-1"
+
+
+def test_in_a_notebook_a_table_is_text_that_fits_into_a_cell(
+    broker: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell = type("ZMQInteractiveShell", (), {})()
+    monkeypatch.setattr(builtins, "get_ipython", lambda: shell, raising=False)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    show_status(broker, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    assert any("digits" in line and "running" in line for line in lines)
+    assert "" not in [line.strip() for line in lines]
 
 
 def test_a_job_nobody_knows_is_wrong_use_and_the_known_ones_are_named(broker: str, tmp_path: Path) -> None:
