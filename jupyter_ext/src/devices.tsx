@@ -3,10 +3,10 @@ import React, { useEffect, useState } from 'react';
 import { isTroubled, jobOn, loadWords, processWords, strangersMemoryWords, strangersOn, toldOpenly } from './onDevices';
 import { nameWords } from './orders';
 import type { ClusterView, DeviceView } from './protocol';
-import type { ViewProps } from './view';
+import { More, type ViewProps } from './view';
 import { deviceStateWords, deviceWords, shortId } from './words';
 
-const MOST_DEVICES = 128;
+const DEVICES_AT_ONCE = 64;
 const MOST_TOLD = 20;
 const MOST_PROCESSES = 20;
 /** What a node says of memory and use is no news that the panel is woken for: while somebody looks, it is asked. */
@@ -54,6 +54,7 @@ export function DeviceList(props: ClusterProps): JSX.Element {
   const { room, state } = props;
   const { trans } = room;
   const [isOpen, setOpen] = useState(false);
+  const [shown, setShown] = useState(DEVICES_AT_ONCE);
   const [seen, setSeen] = useState<{ cluster: ClusterView; at: number } | null>(null);
   useEffect(() => {
     if (!isOpen) {
@@ -80,18 +81,22 @@ export function DeviceList(props: ClusterProps): JSX.Element {
   return (
     <details onToggle={event => setOpen(event.currentTarget.open)}>
       <summary>{trans.__('Devices')}</summary>
-      <ul>
-        {cluster.devices.slice(0, MOST_DEVICES).map(device => (
-          <li key={device.id}>
-            <DeviceName device={device} {...props} />: {deviceStateWords(device, trans)}
-            <Holder device={device} {...props} />
-            <Load device={device} {...props} />
-            <Remedy device={device} {...props} />
-            <Processes device={device} {...props} />
-          </li>
-        ))}
-      </ul>
-      {cluster.devices.length > MOST_DEVICES && <p>{trans.__('and %1 more', cluster.devices.length - MOST_DEVICES)}</p>}
+      {isOpen && (
+        <>
+          <ul>
+            {cluster.devices.slice(0, shown).map(device => (
+              <li key={device.id}>
+                <DeviceName device={device} {...props} />: {deviceStateWords(device, trans)}
+                <Holder device={device} {...props} />
+                <Load device={device} {...props} />
+                <Remedy device={device} {...props} />
+                <Processes device={device} {...props} />
+              </li>
+            ))}
+          </ul>
+          <More left={cluster.devices.length - shown} show={() => setShown(shown + DEVICES_AT_ONCE)} trans={trans} />
+        </>
+      )}
     </details>
   );
 }

@@ -82,6 +82,15 @@ const NOTHING: State = {
   hello: null, jobs: [], ended: [], cluster: null, jobsAt: 0, clusterAt: 0, trouble: null, isKnown: false, isAsleep: false
 };
 
+/** Where an answer is not made as this page knows it, that is a fault too, and not the end of all asking. */
+async function understood(ask: () => Promise<Fault | null>): Promise<Fault | null> {
+  try {
+    return await ask();
+  } catch {
+    return { code: 'other_version', status: 0, detail: '', retryAfterSeconds: null };
+  }
+}
+
 export class Model {
   constructor(private readonly _source: Source, private readonly _around: Surroundings = REAL) {}
 
@@ -189,7 +198,7 @@ export class Model {
   private async _askJobs(): Promise<void> {
     this._asksJobs = true;
     this._isStale = false;
-    const fault = (await this._greet()) ?? (await this._lookAtJobs());
+    const fault = await understood(async () => (await this._greet()) ?? (await this._lookAtJobs()));
     this._asksJobs = false;
     if (fault !== null) {
       this._fail(fault);
@@ -227,12 +236,16 @@ export class Model {
     const live = answer.value.filter(job => job.state !== 'ended');
     const before = this._state.jobs;
     const ended = await this._endOf(before.filter(was => !live.some(is => is.job === was.job)));
+    // Before they are taken: what is not made as a job is must not be compared with for ever.
+    const changes = changesBetween(before, [...live, ...ended], this.account ?? '');
     const isFirst = !this._state.isKnown;
     this._put({
-      jobs: live, jobsAt: this._around.now(), isKnown: true, ended: [...ended, ...this._state.ended].slice(0, MOST_ENDED)
+      jobs: live,
+      jobsAt: this._around.now(),
+      isKnown: true,
+      ended: ended.length === 0 ? this._state.ended : [...ended, ...this._state.ended].slice(0, MOST_ENDED)
     });
-    const changes = isFirst ? [] : changesBetween(before, [...live, ...ended], this.account ?? '');
-    if (changes.length > 0) {
+    if (!isFirst && changes.length > 0) {
       this._happened.emit(changes);
     }
     return null;
@@ -315,8 +328,9 @@ export class Model {
   }
 
   private _put(part: Partial<State>): void {
+    const isNews = (Object.keys(part) as (keyof State)[]).some(name => this._state[name] !== part[name]);
     this._state = { ...this._state, ...part };
-    if (this._isRunning) {
+    if (this._isRunning && isNews) {
       this._changed.emit(this._state);
     }
   }

@@ -1,6 +1,7 @@
 /** What a user may order of a job: asked once more, sent once, and the result shown. */
-import { Dialog, Notification, showDialog } from '@jupyterlab/apputils';
+import { Dialog, Notification } from '@jupyterlab/apputils';
 import { Widget } from '@lumino/widgets';
+import { showDialogOnce } from './dialogs';
 import { faultAdvice, faultTitle } from './faults';
 import type { ControlJob, JobView } from './protocol';
 import type { Room } from './view';
@@ -30,7 +31,7 @@ async function send(room: Room, job: JobView, order: ControlJob, done: string): 
 async function confirmed(room: Room, title: string, body: string, action: string, warns: boolean): Promise<boolean> {
   const { trans } = room;
   const ok = warns ? Dialog.warnButton({ label: action }) : Dialog.okButton({ label: action });
-  const result = await showDialog({ title, body, buttons: [Dialog.cancelButton({ label: trans.__('Cancel') }), ok] });
+  const result = await showDialogOnce({ title, body, buttons: [Dialog.cancelButton({ label: trans.__('Cancel') }), ok] });
   return result.button.accept;
 }
 
@@ -116,7 +117,7 @@ class Numbers extends Widget implements Dialog.IBodyWidget<number[] | null> {
 async function asked(room: Room, title: string, body: Numbers): Promise<number[] | null> {
   const { trans } = room;
   const buttons = [Dialog.cancelButton({ label: trans.__('Cancel') }), Dialog.okButton({ label: trans.__('Set') })];
-  const result = await showDialog({ title, body, buttons, focusNodeSelector: 'input' });
+  const result = await showDialogOnce({ title, body, buttons, focusNodeSelector: 'input' });
   if (!result.button.accept) {
     return null;
   }

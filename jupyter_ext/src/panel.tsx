@@ -1,14 +1,24 @@
 /** The side panel: trouble, my jobs, the cluster, what if, history. */
 import { ReactWidget, UseSignal } from '@jupyterlab/ui-components';
 import React, { useEffect, useState } from 'react';
+import { Boundary } from './boundary';
 import { ClusterSection } from './cluster';
 import { HistorySection } from './history';
 import { devicesIcon } from './icon';
 import { JobsView } from './jobs';
-import { TroubleView, type Room } from './view';
+import type { State } from './model';
+import { TroubleView, type Room, type ViewProps } from './view';
 import { WhatIfSection } from './whatIf';
 
 const CLOCK_SECONDS = 5;
+/** Each with what it is made of. */
+const PARTS: readonly (readonly [React.ComponentType<ViewProps>, (state: State) => unknown])[] = [
+  [TroubleView, state => state.trouble],
+  [JobsView, state => state.jobs],
+  [ClusterSection, state => state.cluster],
+  [WhatIfSection, state => state.jobs],
+  [HistorySection, state => state.hello]
+];
 
 export class Panel extends ReactWidget {
   constructor(private readonly _room: Room) {
@@ -33,14 +43,15 @@ function Whole({ room }: { room: Room }): JSX.Element {
     const timer = setInterval(() => setNow(Date.now()), CLOCK_SECONDS * 1000);
     return () => clearInterval(timer);
   }, []);
-  const props = { room, state: room.model.state, now: Math.max(now, room.model.state.jobsAt, room.model.state.clusterAt) };
+  const { state } = room.model;
+  const props = { room, state, now: Math.max(now, state.jobsAt, state.clusterAt) };
   return (
     <div>
-      <TroubleView {...props} />
-      <JobsView {...props} />
-      <ClusterSection {...props} />
-      <WhatIfSection {...props} />
-      <HistorySection {...props} />
+      {PARTS.map(([Part, shows], i) => (
+        <Boundary key={i} trans={room.trans} shows={shows(state)}>
+          <Part {...props} />
+        </Boundary>
+      ))}
     </div>
   );
 }

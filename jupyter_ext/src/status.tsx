@@ -1,10 +1,11 @@
 /** The item in the status bar: devices held, finish, a colour for trouble; a click opens the panel. */
 import { ReactWidget, UseSignal } from '@jupyterlab/ui-components';
 import React from 'react';
+import { Boundary } from './boundary';
 import { faultTitle, isNoBroker } from './faults';
 import type { State } from './model';
 import type { Room } from './view';
-import { clockWords, deviceCountWords, durationWords } from './words';
+import { clockWords, deviceCountWords, durationWords, type Trans } from './words';
 
 /** What the item says, and whether it is trouble or waiting. */
 export function statusWords(room: Room, state: State, now: number): { readonly text: string; readonly mood: 'fine' | 'waiting' | 'trouble' } {
@@ -29,6 +30,23 @@ export function statusWords(room: Room, state: State, now: number): { readonly t
   return { text: text.filter(Boolean).join(', '), mood: waits && held === 0 ? 'waiting' : 'fine' };
 }
 
+interface Told {
+  readonly trans: Trans;
+  readonly open: () => void;
+}
+
+function Now({ room, ...told }: Told & { readonly room: Room }): JSX.Element {
+  return <Item {...statusWords(room, room.model.state, Date.now())} {...told} />;
+}
+
+function Item({ text, mood, trans, open }: Told & { readonly text: string; readonly mood: string }): JSX.Element {
+  return (
+    <button className={`jp-selfsched-status${mood === 'fine' ? '' : ` jp-mod-${mood}`}`} onClick={open} title={trans.__('%1: open the panel', text)}>
+      <span className="jp-StatusBar-TextItem">{text}</span>
+    </button>
+  );
+}
+
 export class StatusItem extends ReactWidget {
   constructor(private readonly _room: Room, private readonly _open: () => void) {
     super();
@@ -37,17 +55,14 @@ export class StatusItem extends ReactWidget {
 
   protected render(): JSX.Element {
     const room = this._room;
+    const told = { trans: room.trans, open: this._open };
     return (
       <UseSignal signal={room.model.changed}>
-        {() => {
-          const { text, mood } = statusWords(room, room.model.state, Date.now());
-          const label = room.trans.__('%1: open the panel', text);
-          return (
-            <button className={`jp-selfsched-status${mood === 'fine' ? '' : ` jp-mod-${mood}`}`} onClick={this._open} title={label}>
-              <span className="jp-StatusBar-TextItem">{text}</span>
-            </button>
-          );
-        }}
+        {() => (
+          <Boundary trans={room.trans} shows={room.model.state.jobs} instead={<Item text={room.trans.__('selfsched: cannot be shown')} mood="trouble" {...told} />}>
+            <Now room={room} {...told} />
+          </Boundary>
+        )}
       </UseSignal>
     );
   }

@@ -41,6 +41,16 @@ export function TroubleView({ room, state, now }: ViewProps): JSX.Element | null
   );
 }
 
+/** What a list of many leaves out for now, and the button that shows some of it. */
+export function More({ left, show, trans }: { left: number; show: () => void; trans: Trans }): JSX.Element | null {
+  return left <= 0 ? null : (
+    <>
+      <p>{trans.__('and %1 more', left)}</p>
+      <button onClick={show}>{trans.__('Show more')}</button>
+    </>
+  );
+}
+
 /** A heading with its part of the panel, that a screen reader can jump to. */
 export function Section(props: { title: string; children: React.ReactNode }): JSX.Element {
   return (
