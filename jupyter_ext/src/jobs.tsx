@@ -3,8 +3,9 @@ import React, { useState } from 'react';
 import { lastOfEachName } from './ended';
 import * as orders from './orders';
 import type { DeviceSpan, JobView } from './protocol';
+import { reasonsWithTimes } from './reasons';
 import { More, Section, type ViewProps } from './view';
-import { deviceRangeWords, deviceWords, durationWords, forecastWords, phaseWords, type Trans } from './words';
+import { clockWords, deviceRangeWords, deviceWords, durationWords, forecastWords, phaseWords } from './words';
 
 const JOBS_AT_ONCE = 20;
 const MOST_ENDED_SHOWN = 5;
@@ -48,12 +49,12 @@ function JobCard({ job, room, state, now }: ViewProps & { job: JobView }): JSX.E
         {job.planned_steps !== null && trans.__(' of %1', job.planned_steps)}
       </p>
       <p className="jp-selfsched-phase">{phaseWords(job, state.jobsAt, now, trans)}
-        {job.state === 'waiting' && job.reasons.length > 0 && trans.__(', because: %1', job.reasons[0])}
+        {job.state === 'waiting' && job.reasons.length > 0 && trans.__(', because: %1', job.reasons[job.reasons.length - 1])}
       </p>
       {job.state !== 'paused' && <p title={finishNote}>{trans.__('Done: %1', finish)}</p>}
       <details onToggle={event => setOpen(event.currentTarget.open)}>
         <summary>{trans.__('Why, where and since when')}</summary>
-        {isOpen && <Details job={job} trans={trans} />}
+        {isOpen && <Details job={job} room={room} state={state} now={now} />}
       </details>
       <div className="jp-selfsched-buttons" role="group" aria-label={trans.__('Orders for %1', job.name)}>
         {job.state === 'paused' ? (
@@ -71,14 +72,15 @@ function JobCard({ job, room, state, now }: ViewProps & { job: JobView }): JSX.E
   );
 }
 
-function Details({ job, trans }: { job: JobView; trans: Trans }): JSX.Element {
+function Details({ job, room, state, now }: ViewProps & { job: JobView }): JSX.Element {
+  const { trans, units } = room;
   return (
     <>
       <p>{trans.__('May have %1; priority %2.', deviceRangeWords(job.min_devices, job.max_devices, trans), job.priority)}</p>
       {job.devices.length > 0 && <p>{job.devices.map(device => deviceWords(device, trans)).join(', ')}</p>}
       {job.term_seconds !== null && <p>{trans.__('Its lease is renewed or ends in %1.', durationWords(job.term_seconds, trans))}</p>}
-      {job.reasons.map((reason, i) => (
-        <p key={i}>{reason}</p>
+      {reasonsWithTimes(job, state.jobsAt).map(({ reason, at }, i) => (
+        <p key={i}>{at === null ? reason : trans.__('%1: %2', clockWords(at, now, units), reason)}</p>
       ))}
       <Spans spans={job.history} age={job.age_seconds} label={trans.__('Devices of %1 over time', job.name)} />
     </>

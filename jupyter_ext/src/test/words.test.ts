@@ -5,6 +5,7 @@ import { parseCounts } from '../counts';
 import { lastOfEachName } from '../ended';
 import { Model, type Source, type Surroundings } from '../model';
 import type { JobView } from '../protocol';
+import { reasonsWithTimes } from '../reasons';
 import { briefWords, deviceRangeWords, durationWords } from '../words';
 import { trans } from './plainTrans';
 
@@ -37,6 +38,11 @@ test('of ended jobs the last of each name is shown, unless a live one has that n
   const others = job({ job: 'j9', name: 'c', account: 'bob', state: 'ended' });
   const shown = lastOfEachName([...ended, others], [job({ name: 'live' })]).map(one => one.job);
   assert.deepEqual(shown, ['j0', 'j1', 'j3', 'j9']);
+});
+
+test('reasons have their times, counted from the newest: of old ones they may be missing', () => {
+  const said = reasonsWithTimes({ reasons: ['first', 'second', 'third'], reason_ages_seconds: [60, 5] }, 100_000);
+  assert.deepEqual(said.map(one => one.at), [null, 40_000, 95_000]);
 });
 
 test('counts are a short list of whole numbers, or nothing', () => {
