@@ -125,6 +125,10 @@ class CheckpointStore:
                 warnings.warn(f"selfsched: {unusable}; {after}", stacklevel=2)
         return None
 
+    def keep_newest(self) -> None:
+        """Make room: the newest complete one stays, those before it go."""
+        self._prune(1)
+
     def _prune(self, keep: int) -> None:
         """Remove what is older than the `keep` newest; the newest is proven by now."""
         for old in sorted(self.directory.glob("step-*"), reverse=True)[keep:]:

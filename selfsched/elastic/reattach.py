@@ -213,11 +213,6 @@ def _importing_as(path: tuple[str, ...]) -> Iterator[None]:
 
 def _brought_back(run: FoundRun, payload: Payload | None, model: Any, outcome: str) -> TrainedRun:
     finished = outcome == "finished"
-    if finished and not run.directory.result.exists():
-        raise CheckpointUnusable(
-            f"the run {run.name} finished and has left no result in {run.directory.path}: it may have been "
-            "taken away, or its disk was full"
-        )
     given = model if payload is None or model is not None else payload.module
     datamodule = payload.datamodule if payload is not None else None
     arguments = payload.trainer_arguments if payload is not None else _BARE_ARGUMENTS

@@ -7,8 +7,8 @@ checkpoint; read in the caller's process into the caller's own module, callbacks
 
 from __future__ import annotations
 
-import os
 import shutil
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +21,8 @@ from selfsched.elastic import loggers
 from selfsched.elastic.checkpoints import Checkpoint, CheckpointStore
 from selfsched.elastic.fit_record import FitRecord
 from selfsched.elastic.manifest import fits_of
-from selfsched.elastic.private_files import open_private
-from selfsched.errors import CheckpointUnusable, Refused
+from selfsched.elastic.private_files import open_private, writing_private
+from selfsched.errors import CheckpointUnusable, Refused, SelfschedError
 
 _CHECKPOINT_ATTRIBUTES = (
     "best_model_path", "best_model_score", "current_score", "best_k_models", "kth_best_model_path",
@@ -48,7 +48,14 @@ class FitResult:
 
 
 def write_result(trainer: Any, module: Any, path: Path) -> None:
-    """Write the state of a fit that has just ended; atomic."""
+    """Write the state of a fit that has just ended; atomic.
+
+    A disk that is full then does not lose what stands in the fit's last checkpoint, from which
+    `result_at_end` takes it; and checkpoints that are needed no more make room.
+
+    Raises:
+        SelfschedError: there is room for neither.
+    """
     fields = {
         "weights": _on_cpu(module.state_dict()),
         "callbacks": tuple(
@@ -62,12 +69,32 @@ def write_result(trainer: Any, module: Any, path: Path) -> None:
         "global_step": trainer.global_step,
         "current_epoch": trainer.current_epoch,
     }
-    temporary = path.with_name(f".{path.name}")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        torch.save(fields, file)
-    temporary.replace(path)
+    unwritten = _unwritten(fields, path)
+    if unwritten is None:
+        return
+    last = _newest_checkpoint(path.parent)
+    if last is not None and last.finished:
+        warnings.warn(f"selfsched: {unwritten}; it is taken from the last checkpoint", stacklevel=2)
+        return
+    if last is not None:
+        CheckpointStore(last.path.parent).keep_newest()
+        unwritten = _unwritten(fields, path)
+    if unwritten is not None:
+        kept = f"from the checkpoint at step {last.step}" if last is not None else "from its beginning"
+        raise SelfschedError(
+            f"the training came to its end at step {trainer.global_step}, and its weights could not be kept: "
+            f"{unwritten}. Make room there and start it again: it goes on {kept}"
+        )
+
+
+def _unwritten(fields: Mapping[str, Any], path: Path) -> str | None:
+    """Write them; in words, why that went wrong."""
+    try:
+        with writing_private(path) as file:
+            torch.save(fields, file)
+    except (Refused, RuntimeError) as error:  # torch's file writer has only RuntimeError
+        return str(error).splitlines()[0]
+    return None
 
 
 def read_result(path: Path) -> FitResult:
@@ -109,8 +136,30 @@ def result_so_far(run_directory: Path) -> FitResult | None:
         CheckpointUnusable: it is of another version.
     """
     checkpoint = _newest_checkpoint(run_directory)
-    if checkpoint is None:
-        return None
+    return None if checkpoint is None else _result_in(checkpoint)
+
+
+def result_at_end(path: Path) -> FitResult:
+    """The state of a fit that finished: its result, or what its last checkpoint has.
+
+    Args:
+        path: of the result.
+
+    Raises:
+        Refused, CheckpointUnusable: it cannot be read, or there is neither.
+    """
+    if path.exists():
+        return read_result(path)
+    last = _newest_checkpoint(path.parent)
+    if last is None or not last.finished:
+        raise CheckpointUnusable(
+            f"the run {path.parent.name} finished and has left no result in {path.parent}: it may have been "
+            "taken away, or its disk was full"
+        )
+    return _result_in(last)
+
+
+def _result_in(checkpoint: Checkpoint) -> FitResult:
     state = torch.load(checkpoint.lightning_path, map_location="cpu", weights_only=False)
     logged = checkpoint.own_fields()["ranks"][0]["logged"]
     return FitResult(

@@ -216,7 +216,7 @@ class Trainer:
         directory = self._run_directory
         if finished:
             self._unfinished = None
-            self._result = results.read_result(directory.result)
+            self._result = results.result_at_end(directory.result)
         else:
             self._result = results.result_so_far(directory.path)
         self._plain = None
