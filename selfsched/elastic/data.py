@@ -169,7 +169,7 @@ class FitData:
             )
         if batch is not None and batch % self._ranks.world_size:
             world, counts = self._ranks.world_size, ", ".join(map(str, self.allowed_devices))
-            found = f"{world} devices for a global batch of {batch}, which {counts} would divide"
+            found = f"{world} devices cannot share a global batch of {batch} evenly ({counts} can)"
             self._process.warn("uneven_shares", found)
 
     def _share_seed(self) -> None:

@@ -55,8 +55,8 @@ CASES: tuple[Case, ...] = (
          "nothing is trained: choose another batch size, or other limits"),
     Case("uneven_shares", "a segment on a number of devices that does not divide the global batch",
          "degraded",
-         "it is only slower: shares differ by one sample and are weighted, the training stays the same; "
-         "such a number is not asked for again"),
+         "the training stays the same, its shares weighted, but slower than it could be; other numbers of "
+         "devices are asked for from now on"),
     Case("limits", "several validation loaders, limit_*_batches, fast_dev_run, val_check_interval as int or "
          "float, check_val_every_n_epoch, max_epochs, max_steps, max_time", "exact",
          "counted in global batches, so they mean the same at every world size and hold over restarts"),
