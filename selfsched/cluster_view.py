@@ -160,8 +160,9 @@ def load_words(device: DeviceView) -> str:
 
 
 def _state_words(device: DeviceView) -> str:
-    since = duration_words(device.since_seconds)
-    return str(device.state) if device.state is DeviceState.DRAINED else f"{device.state} for {since}"
+    if device.state is DeviceState.DRAINED or device.since_seconds < 1:
+        return str(device.state)
+    return f"{device.state} for {duration_words(device.since_seconds)}"
 
 
 def _why(device: DeviceView) -> str:

@@ -75,7 +75,8 @@ class Drawer:
         if progress.epoch:
             facts.append(f"epoch {progress.epoch}")
         facts += [f"{text(name)} {value:.4g}" for name, value in progress.shown_metrics(_SHOWN_METRICS)]
-        facts.append(f"{duration_words(story.elapsed_seconds(now))} so far" if not story.outcome else "")
+        elapsed = story.elapsed_seconds(now)
+        facts.append(f"{duration_words(elapsed)} so far" if not story.outcome and elapsed >= 1 else "")
         facts.append(self._finish(now))
         spoken = f"{fraction:.0%}, {progress.position()}" if fraction is not None else progress.position()
         value = f' aria-valuenow="{100 * fraction:.0f}"' if fraction is not None else ""

@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from selfsched.cell.knowledge import RunKnowledge
 from selfsched.cell.picture import Clock, Drawer, Picture, kept, still
+from selfsched.cell.repeats import Repeats
 from selfsched.cell.story import RunStory
+from selfsched.core.events import Progressed
 from selfsched.elastic import channel
 from selfsched.elastic.job import JobDescription
 from selfsched.elastic.segment import boottime
@@ -83,6 +85,7 @@ class CellView:
         self._kept: Any = None
         self._head_at = self._panels_at = self._kept_at = float("-inf")
         self._printed_characters = 0
+        self._repeats = Repeats()
 
     def show(self, message: Any) -> None:
         """One message of `channel`."""
@@ -91,6 +94,9 @@ class CellView:
         self._knowledge.take(message, now)
         if isinstance(message, channel.SegmentBegan):
             self._kept_at = float("-inf")
+            self._repeats.segment_began()
+        elif isinstance(message, channel.EventSeen) and isinstance(message.event, Progressed):
+            self._repeats.stepped()
         if isinstance(message, channel.OutputSeen):
             self._print(message)
         elif isinstance(message, channel.Said):
@@ -99,11 +105,12 @@ class CellView:
     def _print(self, message: channel.OutputSeen) -> None:
         stream = sys.stdout if message.stream == "stdout" else sys.stderr
         room = MOST_PRINTED_CHARACTERS - self._printed_characters
-        self._printed_characters += len(message.text)
+        text = message.text if message.stream == "stdout" else self._repeats.without(message.text)
+        self._printed_characters += len(text)
         if room <= 0:
             return
-        stream.write(message.text[:room])
-        if len(message.text) > room:
+        stream.write(text[:room])
+        if len(text) > room:
             print(f"\nselfsched: the output has {MOST_PRINTED_CHARACTERS} characters; all of it is kept in "
                   "the run's output.log, the newest is in the picture")  # fmt: skip
 
