@@ -63,6 +63,10 @@ export function forecastWords(forecast: Forecast, madeAt: number, now: number, u
   const words = left.map(s => durationWords(s, trans));
   const byClock = rangeWords(clock, trans);
   const byLeft = trans.__('in %1', rangeWords(words, trans));
+  if (units.finish !== 'left' && clock[0] === clock[2] && words[0] !== words[2]) {
+    // Within one minute the clock alone would say that nothing is uncertain.
+    return trans.__('%1, %2', clock[1], byLeft);
+  }
   if (units.finish === 'both') {
     return trans.__('%1, in %2', byClock, words[1]);
   }
