@@ -270,6 +270,7 @@ def test_the_keyboard_alone_opens_the_panel_and_gives_an_order(lab: Lab, tab: Pa
 
 
 def test_a_command_of_the_palette_opens_the_panel(tab: Page) -> None:
+    tab.status_says("no devices")  # JupyterLab has started: it knows its keys
     tab.page.keyboard.press("Control+Shift+C")
     search = tab.page.locator(".lm-CommandPalette-input")
     search.wait_for(timeout=PATIENCE_MS)
