@@ -11,6 +11,7 @@ import json
 import math
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -282,17 +283,22 @@ class JobRecord:
         )
 
     def save_history(self) -> None:
-        """Write `history.json` where it changed."""
+        """Write `history.json` where it changed. A full disk loses it until the next time, never the run."""
         if self.history != self._saved:
-            _write(self._job.run_directory / histories.FILE_NAME, self.history.model_dump_json(indent=1))
-            self._saved = self.history
+            with suppress(OSError):
+                _write(self._job.run_directory / histories.FILE_NAME, self.history.model_dump_json(indent=1))
+                self._saved = self.history
 
     def save_model(self) -> None:
-        """Write what was learned where it changed: for whoever looks, and for a later start of the job."""
+        """Write what was learned where it changed: for whoever looks, and for a later start of the job.
+
+        A full disk loses it as it does the history.
+        """
         text = json.dumps(self._model.to_state())
         if text != self._saved_model:
-            _write(self._job.run_directory / MODEL_FILE, text)
-            self._saved_model = text
+            with suppress(OSError):
+                _write(self._job.run_directory / MODEL_FILE, text)
+                self._saved_model = text
 
 
 def _aged(forecast: Forecast, elapsed_seconds: float) -> Forecast:

@@ -436,7 +436,10 @@ class Supervisor:
         kept = self._made.checkpoint_step or newest_step(self._directory.path)
         step = self._made.step if outcome.outcome == "finished" else kept or 0
         outcome = RunOutcome(**{**vars(outcome), "step": step})
-        self._directory.write_outcome(outcome)
+        try:
+            self._directory.write_outcome(outcome)
+        except OSError as error:  # its user is told all the same
+            self._voice.say(f"how the run ended could not be written down: {error}")
         self._user.send(channel.RunEnded(**vars(outcome)))
         self._user.close()
         self._guard.close()

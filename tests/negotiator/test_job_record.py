@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from negotiator.scripted_broker import device
 
+from selfsched import job_record
 from selfsched.core.events import FitFinished, FitStarted, StepsTimed, StepTiming
 from selfsched.elastic.job import JobDescription
 from selfsched.elastic.segment import boottime
-from selfsched.job_record import LEAVING_SECONDS, MODEL_FILE, JobRecord, read_model
+from selfsched.job_record import LEAVING_SECONDS, MODEL_FILE, JobRecord, read_history, read_model
 from selfsched.protocol import (
     Forecast,
     ForecastScores,
@@ -165,3 +167,20 @@ def test_what_a_running_job_has_learned_can_be_read_beside_it(record: JobRecord,
     written = (tmp_path / MODEL_FILE).stat().st_mtime_ns
     record.save_model()
     assert (tmp_path / MODEL_FILE).stat().st_mtime_ns == written, "nothing new, nothing written"
+
+
+def test_a_full_disk_loses_what_is_written_down_until_there_is_room_and_ends_nothing(
+    record: JobRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps(record, 0, 60, at=NOW + 6)
+    full = OSError("No space left on device")
+    with monkeypatch.context() as patched:
+        patched.setattr(job_record, "_write", Mock(side_effect=full))
+        record.finish("finished", NOW + 25)
+    assert read_history(tmp_path) is None
+    record.save_history()
+    record.save_model()
+    history = read_history(tmp_path)
+    assert history is not None
+    assert history.outcome == "finished"
+    assert (tmp_path / MODEL_FILE).exists()

@@ -216,6 +216,17 @@ def test_a_live_run_keeps_its_name_to_itself(runs: Runs, state: Path) -> None:
     assert run.finish() == 130
 
 
+def test_an_end_that_cannot_be_written_down_is_told_all_the_same(
+    runs: Runs, tmp_path: Path, state: Path
+) -> None:
+    in_the_way = tmp_path / "runs" / "job" / ".outcome.json"
+    in_the_way.mkdir(parents=True)
+    in_the_way.parent.chmod(0o700)
+    run = runs.tiny(state, 10, plan="1@0")
+    assert run.finish() == 0, run.output()
+    assert "how the run ended could not be written down" in run.output()
+
+
 def test_a_command_that_cannot_be_started_says_so(runs: Runs, tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/no/such/interpreter\n")
