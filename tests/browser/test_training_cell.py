@@ -150,7 +150,7 @@ def test_after_a_reload_a_run_is_shown_again_with_what_it_printed_until_its_kern
     desk.run_command("docmanager:clone")
     live = desk.page.locator("section[aria-label='Training run']")
     until(lambda: live.count() == 2, "the live picture in both views")
-    desk.page.keyboard.press("Control+s")
+    desk.run_command("docmanager:save")
     until(lambda: still_in(training.home / NOTEBOOK, RELOADED), "a picture is in the saved notebook")
     desk.page.reload()
     desk.output(RELOADED).get_by_text("As it stood at").wait_for(timeout=PATIENCE_MS)
