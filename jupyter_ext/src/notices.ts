@@ -29,8 +29,21 @@ export function changeWords(change: Change, room: Room): string {
   }
 }
 
+/** One by one, or what is alike in one line where it is much: some hundred notices at once stop a page for seconds. */
 export function tell(changes: readonly Change[], wanted: Wanted, room: Room): void {
-  for (const change of changes.filter(one => wanted[one.kind])) {
+  const told = changes.filter(one => wanted[one.kind]);
+  const ended = told.filter(one => one.kind === 'ended').map(one => one.job);
+  const moved = told.filter(one => one.kind !== 'ended');
+  if (moved.length > MOST_TOLD_ONE_BY_ONE) {
+    Notification.emit(movesWords(moved.length, room), 'info', { autoClose: 8000 });
+  } else {
+    tellEach(moved, room);
+  }
+  tellEnds(ended, wanted, room);
+}
+
+function tellEach(changes: readonly Change[], room: Room): void {
+  for (const change of changes) {
     const type = change.kind === 'ended' && change.job.outcome !== 'finished' ? 'warning' : 'info';
     const words = changeWords(change, room);
     withdraw(words);
@@ -45,14 +58,17 @@ function withdraw(words: string): void {
   }
 }
 
-/** With more ends at once, how many there were is told, not each. */
+/** With more at once, how many there were is told, not each. */
 const MOST_TOLD_ONE_BY_ONE = 5;
 
 /** Ends that the model did not tell of: one by one, or in one line where they are many. */
 export function tellEnds(ended: readonly JobView[], wanted: Wanted, room: Room): void {
+  if (!wanted.ended) {
+    return;
+  }
   if (ended.length <= MOST_TOLD_ONE_BY_ONE) {
-    tell(ended.map(job => ({ kind: 'ended', job, before: 0, after: 0 })), wanted, room);
-  } else if (wanted.ended) {
+    tellEach(ended.map(job => ({ kind: 'ended', job, before: 0, after: 0 })), room);
+  } else {
     Notification.emit(endsWords(ended, room), ended.every(isDone) ? 'info' : 'warning', { autoClose: false });
   }
 }
@@ -64,4 +80,9 @@ function isDone(job: JobView): boolean {
 /** `12 more jobs ended, 9 of them done`. */
 export function endsWords(ended: readonly JobView[], { trans }: Pick<Room, 'trans'>): string {
   return trans._n('%1 more job ended, %2 of them done', '%1 more jobs ended, %2 of them done', ended.length, ended.filter(isDone).length);
+}
+
+/** `12 of your jobs have other devices now`. */
+export function movesWords(count: number, { trans }: Pick<Room, 'trans'>): string {
+  return trans._n('%1 of your jobs has other devices now', '%1 of your jobs have other devices now', count);
 }
