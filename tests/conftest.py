@@ -7,6 +7,12 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes is the machine's business.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
+
 
 
 def pytest_configure() -> None:
