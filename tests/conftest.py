@@ -14,7 +14,6 @@ settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
 
-
 def pytest_configure() -> None:
     """A shell starts what it puts in the background deaf to Ctrl-C, and some tests press it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
