@@ -136,7 +136,7 @@ class CellView:
             if shown is not None:
                 shown.head, shown.newest = self._drawer.head(now), self._drawer.newest()
                 shown.tail = self._story.tail if self._is_full else ""
-                self._keep(Picture(shown.head, shown.panels, shown.said), now)
+                self._keep(now)
 
     def _panels_seconds(self, now: float) -> float:
         usual = self._story.elapsed_seconds(now) / PANELS_SHARE
@@ -150,11 +150,13 @@ class CellView:
             self._handle = self._display({**live, **self._without_kernel()}, raw=True, display_id=True)
         return self._widget
 
-    def _keep(self, picture: Picture, now: float) -> None:
+    def _keep(self, now: float) -> None:
         """Renew what a page that is loaded again shows; there is a live picture before it."""
         if now - self._kept_at < KEPT_SECONDS:
             return
         self._kept_at = now
+        # The charts of now: those of the live picture may be of before the move.
+        picture = Picture(self._drawer.head(now), self._drawer.panels(now), self._drawer.said())
         markup = kept(picture, STYLE.read_text(), self._words_when_kept(now))
         bundle = {"text/html": markup, "text/plain": self._drawer.words(now)}
         if self._kept is None:
