@@ -187,11 +187,12 @@ def test_what_the_panel_holds_does_not_grow_with_the_jobs_that_it_has_seen(
 
     def other_jobs(route: Any) -> None:
         looks.append(f"j{len(looks)}")
-        route.fulfill(json=[json.loads(a_job(looks[-1]).to_json())])
+        route.fulfill(json=[json.loads(a_job(looks[-1], name=f"train-{looks[-1]}").to_json())])
 
     def ended(route: Any) -> None:
         job = route.request.url.rpartition("/")[2]
-        route.fulfill(json=json.loads(a_job(job, state=JobState.ENDED, outcome=Outcome.FINISHED).to_json()))
+        over = a_job(job, name=f"train-{job}", state=JobState.ENDED, outcome=Outcome.FINISHED)
+        route.fulfill(json=json.loads(over.to_json()))
 
     tab.page.route("**/broker/jobs?*", other_jobs)
     tab.page.route("**/broker/jobs/*", ended)

@@ -25,16 +25,20 @@ from selfsched_broker.service import CLUSTER, instructions_topic, job_topic
 router = APIRouter(tags=["jobs"])
 Calls = Annotated[Call, Depends(caller_for())]
 Heartbeats = Annotated[Call, Depends(caller_for("heartbeats"))]
-_JOB_CLOCKS = frozenset({"age_seconds", "idle_seconds", "term_seconds", "share", "starts"})
-_START_NEWS_SECONDS = 15.0
-"""A job's expected start is news when it moves by about so much."""
+_JOB_CLOCKS = frozenset(
+    {"age_seconds", "idle_seconds", "term_seconds", "share", "starts", "ends", "reason_ages_seconds"}
+)
+_MOMENT_SECONDS = 15.0
+"""A job's expected start or end is news when it moves by about so much."""
 
 
 def still(view: JobView) -> object:
-    """What of a job is news when it changes. Its expected start counts down: what counts is when."""
-    start = view.age_seconds + view.starts.p50_seconds if view.starts is not None else None
-    moment = round(start / _START_NEWS_SECONDS) if start is not None else None
-    return without_clocks(view, _JOB_CLOCKS), moment
+    """What of a job is news when it changes. Its expected start and end count down: what counts is when."""
+    moments = tuple(
+        round((view.age_seconds + foreseen.p50_seconds) / _MOMENT_SECONDS) if foreseen is not None else None
+        for foreseen in (view.starts, view.ends)
+    )
+    return without_clocks(view, _JOB_CLOCKS), moments
 
 
 @router.post("/jobs", **describes(takes=RegisterJob, gives=JobRegistered, status=201))

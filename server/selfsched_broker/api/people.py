@@ -20,7 +20,10 @@ from selfsched_broker.service import CLUSTER
 
 router = APIRouter(tags=["people"])
 _CLUSTER_CLOCKS = frozenset(
-    {"since_seconds", "next_tick_seconds", "memory_used_bytes", "utilisation", "used_bytes"}
+    {
+        "since_seconds", "next_tick_seconds", "memory_used_bytes", "utilisation", "used_bytes",
+        "newcomers_per_hour",
+    }
 )
 _LONGEST_NUMBER = 15
 
