@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,22 @@ def cell(runs: Runs, tmp_path: Path, line: str, steps: int) -> Run:
         [sys.executable, "-c", _KERNEL, f"run --name cell {line}", text],
         env={**os.environ, "SELFSCHED_RUNS_DIR": str(tmp_path / "runs"), "TMPDIR": str(tmp_path)},
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=_hears_stop,
     )  # fmt: skip
     return runs.of(kernel, "cell")
+
+
+def _hears_stop() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def press_stop(run: Run) -> None:
+    """A Stop, and another one where it seems not to have been heard."""
+    for _ in range(3):
+        run.client.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            run.client.wait(3.0)
+            return
 
 
 def wait_for_end(run: Run) -> str:
@@ -40,12 +55,12 @@ def wait_for_end(run: Run) -> str:
 
 @pytest.mark.slow
 def test_a_detached_cell_that_was_left_moves_to_other_devices(runs: Runs, tmp_path: Path) -> None:
-    run = cell(runs, tmp_path, "--detach --plan 1@0,2@400", 420)
+    run = cell(runs, tmp_path, "--detach --plan 1@0,2@900", 920)
     run.wait_for_event("progressed", step=2)
-    run.client.send_signal(signal.SIGINT)
+    press_stop(run)
     run.finish()
     assert "goes on without this process" in run.output()
-    assert wait_for_end(run) == "finished at 420: "
+    assert wait_for_end(run) == "finished at 920: "
     assert len(run.events("segment_began")) == 2
     assert not list(tmp_path.glob("selfsched-cell-*"))
 
