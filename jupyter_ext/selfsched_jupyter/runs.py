@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict
 from selfsched import settings
 from selfsched.core import history
 from selfsched.elastic import job as description
-from selfsched.elastic.run_directory import runs_parent
+from selfsched.elastic.found_runs import runs_of
 
 MOST_RUNS = 50
 PAGE_BYTES = 64 * 1024
@@ -98,7 +98,7 @@ def parent_directory() -> Path:
     Raises:
         InvalidSettings: what is set cannot be read.
     """
-    return settings.load(unknown="ignore").runs_dir or runs_parent()
+    return runs_of(settings.load(unknown="ignore"))
 
 
 def list_runs(parent: Path, *, root: Path | None = None, most: int = MOST_RUNS) -> tuple[RunView, ...]:

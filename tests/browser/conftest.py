@@ -45,22 +45,29 @@ def needs(there: object, what: str) -> None:
 
 @dataclass
 class Lab:
-    """JupyterLab under a base URL, before a broker with four devices."""
+    """JupyterLab under a base URL, before a broker."""
 
     jupyter: JupyterProcess
     broker: LiveBroker
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    home, state = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("lab") / "state"
+@contextmanager
+def a_lab(made: pytest.TempPathFactory, *, devices: int) -> Iterator[Lab]:
+    """One whose broker leases so many CPU slots of its own machine."""
+    home, state = made.mktemp("home"), made.mktemp("lab") / "state"
     without_news(home)
     environment = {"SELFSCHED_LAB_SOCKET": str(state / "s")}
     with (
-        live_broker(state, devices=4, calls_per_second=1e5) as broker,
+        live_broker(state, devices=devices, calls_per_second=1e5) as broker,
         jupyter_process(home, base_url=BASE_URL, environment=environment, options=EXPOSED) as jupyter,
     ):
         yield Lab(jupyter, broker)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with a_lab(tmp_path_factory, devices=4) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker.live_broker import live_broker, register, until_leased
+from broker.live_broker import register, until_leased
 from broker.node.stand_in_gpus import Locks, Machine, build_library, own_pynvml
-from jupyter.jupyter_process import jupyter_process
 
 import selfsched
-from browser.conftest import BASE_URL, Lab
-from browser.page import EXPOSED, Page, without_news
+from browser.conftest import Lab, a_lab
+from browser.page import Page
 from selfsched.protocol import NodeInstructions, ProcessOnNode
 from selfsched_broker.node.agent import Agent
 from selfsched_broker.node.gpus import NvmlGpus
@@ -63,14 +62,8 @@ class Box:
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """JupyterLab before a broker whose own machine has nothing to lease."""
-    home, state = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("lab") / "state"
-    without_news(home)
-    environment = {"SELFSCHED_LAB_SOCKET": str(state / "s")}
-    with (
-        live_broker(state, devices=0, calls_per_second=1e5) as broker,
-        jupyter_process(home, base_url=BASE_URL, environment=environment, options=EXPOSED) as jupyter,
-    ):
-        yield Lab(jupyter, broker)
+    with a_lab(tmp_path_factory, devices=0) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
