@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from end_to_end.broker_lab import until
 from jupyter.jupyter_process import JUPYTER_TOKEN
 
 PATIENCE_MS = 60_000
+_GLANCE_MS = 5
 SHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 """Where pictures of the tests are left."""
 _IS_READY = """() => {
@@ -46,6 +48,8 @@ class Page:
     """... and a test that brings them about says so."""
     dialogs: list[str] = field(default_factory=list)
     """What the browser itself asked."""
+    asking: list[Any] = field(default_factory=list)
+    """Requests to the server extension that have no answer yet; not those that wait for news."""
 
     def open(
         self, place: str = "lab/workspaces/tests", query: str = "reset", shows: str = ".jp-selfsched-status"
@@ -116,9 +120,13 @@ class Page:
         self.page.clock.install()
 
     def pass_seconds(self, seconds: int, *, at_a_time: int = 1) -> None:
-        """Let time pass in the page by jumps; a timer goes off once in each, and answers come in between."""
+        """Let time pass in the page by jumps; a timer goes off once in each, and answers come in between.
+
+        A server that is only slow in real time must not look to the page as if it had been silent for long.
+        """
         for _ in range(0, seconds, at_a_time):
             self.page.clock.fast_forward(at_a_time * 1000)
+            until(lambda: (self.page.wait_for_timeout(_GLANCE_MS), not self.asking)[1], "answers")
 
     # --- a notebook ----------------------------------------------------------------------
 
@@ -174,7 +182,15 @@ def another_page(context: Any, url: str) -> Page:
     page.page.on("pageerror", lambda error: _fell(page, error))
     page.page.on("console", lambda line: _note(page, line))
     page.page.on("dialog", lambda dialog: _asked(page, dialog))
+    page.page.on("request", lambda request: page.asking.append(request) if _is_answered(request) else None)
+    for end in ("requestfinished", "requestfailed"):
+        page.page.on(end, lambda request: page.asking.remove(request) if request in page.asking else None)
     return page
+
+
+def _is_answered(request: Any) -> bool:
+    """Whether a request to the server extension is answered at once."""
+    return "/selfsched/api/" in request.url and "wait_seconds=" not in request.url
 
 
 def _asked(page: Page, dialog: Any) -> None:
