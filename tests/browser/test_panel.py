@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -209,28 +210,26 @@ def test_history_says_what_was_used_and_that_no_forecast_was_scored(lab: Lab, ta
     tab.sees("Runs on this machine")
 
 
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        ({"status": 500, "body": "<html>proxy</html>", "content_type": "text/html"}, "trouble of its own"),
-        ({"status": 401, "body": "{}", "content_type": "application/json"}, "log in again"),
-        ({"status": 403, "body": "<html>no</html>", "content_type": "text/html"}, "log in again"),
-        (
-            {
-                "status": 429,
-                "body": '{"status": 429, "code": "overloaded", "title": "x", "detail": "slow down"}',
-                "content_type": "application/problem+json",
-                "headers": {"Retry-After": "1"},
-            },
-            "too much to do",
-        ),
-        (None, "The Jupyter server does not answer"),
-    ],
+FAULTS: tuple[tuple[dict[str, Any] | None, str], ...] = (
+    ({"status": 500, "body": "<html>proxy</html>", "content_type": "text/html"}, "trouble of its own"),
+    ({"status": 401, "body": "{}", "content_type": "application/json"}, "log in again"),
+    ({"status": 403, "body": "<html>no</html>", "content_type": "text/html"}, "log in again"),
+    (
+        {
+            "status": 429,
+            "body": '{"status": 429, "code": "overloaded", "title": "x", "detail": "slow down"}',
+            "content_type": "application/problem+json",
+            "headers": {"Retry-After": "1"},
+        },
+        "too much to do",
+    ),
+    (None, "The Jupyter server does not answer"),
 )
-def test_a_fault_is_worded_and_passes_when_it_is_over(
-    timed_tab: Page, answer: dict[str, Any] | None, words: str
-) -> None:
-    asked: list[str] = []
+"""What is answered in a broker's stead (None: nothing), and the words for it."""
+
+
+def failing(answer: dict[str, Any] | None, asked: list[str]) -> Callable[[Any], None]:
+    """Answers so, and notes what was asked."""
 
     def fail(route: Any) -> None:
         asked.append(route.request.url)
@@ -239,20 +238,28 @@ def test_a_fault_is_worded_and_passes_when_it_is_over(
         else:
             route.fulfill(**answer)
 
+    return fail
+
+
+def test_a_fault_is_worded_and_passes_when_it_is_over(timed_tab: Page) -> None:
     tab = timed_tab
     tab.expects_failures = True
-    tab.status_says("no devices")
-    tab.page.route("**/selfsched/api/**", fail)
-    tab.status_says(words)
-    tab.open_panel()
-    tab.sees(words)
-    asked.clear()
-    tab.pass_seconds(600, at_a_time=20)
-    assert len(asked) <= 2 * 25, "in ten minutes: after 2, 4, 8 ... seconds, then once a minute or two"
-    assert len(asked) > 5 or "log in" in words, "what may pass by itself is asked for again"
-    tab.page.unroute("**/selfsched/api/**", fail)
-    tab.panel.get_by_role("button", name="Try again").click()
-    tab.status_says("no devices")
+    for answer, words in FAULTS:
+        asked: list[str] = []
+        fail = failing(answer, asked)
+        tab.status_says("no devices")
+        tab.page.route("**/selfsched/api/**", fail)
+        tab.run_command("selfsched:refresh")
+        tab.status_says(words)
+        tab.open_panel()
+        tab.sees(words)
+        asked.clear()
+        tab.pass_seconds(600, at_a_time=20)
+        assert len(asked) <= 2 * 25, "in ten minutes: after 2, 4, 8 ... seconds, then once a minute or two"
+        assert len(asked) > 5 or "log in" in words, "what may pass by itself is asked for again"
+        tab.page.unroute("**/selfsched/api/**", fail)
+        tab.panel.get_by_role("button", name="Try again").click()
+        tab.status_says("no devices")
 
 
 def test_the_keyboard_alone_opens_the_panel_and_gives_an_order(lab: Lab, tab: Page) -> None:
