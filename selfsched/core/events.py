@@ -267,6 +267,8 @@ class RankRaised(_Frozen):
     message: str
     traceback: str
     out_of_memory: bool = False
+    lost_worker: bool = False
+    """What a loader's worker had made could not be fetched from it: it is dead."""
 
 
 Event = Annotated[

@@ -28,7 +28,9 @@ _BROKEN_COLLECTIVE = (
     "connection closed by peer", "connection reset by peer", "connection refused", "broken pipe",
     "gloo", "nccl", "processgroup", "process group", "tcpstore", "socket timeout", "store->get",
 )
-_WORKER_KILLED = ("is killed by signal: killed", "dataloader worker (pid(s)",)
+_WORKER_KILLED = (
+    "is killed by signal: killed", "dataloader worker (pid(s)", "pin memory thread exited unexpectedly",
+)
 _PORT_TAKEN = ("eaddrinuse", "address already in use", "errno: 98")
 
 
@@ -81,7 +83,7 @@ def judge(ends: Sequence[RankEnd], *, memory_ran_out: bool = False) -> Verdict:
     raised = [end for end in ends if end.raised is not None and end.status != 0]
     if any(_mentions(end, _PORT_TAKEN) for end in raised):
         return Verdict("port_taken", "another program took the port of this segment's ranks")
-    own = [end for end in raised if not _mentions(end, _BROKEN_COLLECTIVE + _WORKER_KILLED)]
+    own = [end for end in raised if not (_mentions(end, _BROKEN_COLLECTIVE) or _lost_worker(end))]
     if own:
         return _raised(own[0], world)
     silent = [end for end in ends if end.status < 0 and not end.was_ended_by_us]
@@ -135,10 +137,10 @@ def _exited(end: RankEnd, world: int) -> Verdict:
 
 
 def _came_from_outside(raised: Sequence[RankEnd], world: int) -> Verdict:
-    end = next((end for end in raised if _mentions(end, _WORKER_KILLED)), raised[0])
+    end = next((end for end in raised if _lost_worker(end)), raised[0])
     assert end.raised is not None
-    start = "" if _mentions(end, _WORKER_KILLED) else "the ranks lost each other: "
-    words = f"{start}rank {end.rank} of {world} raised {end.raised.type}: {end.raised.message}"
+    start = "a loader's worker died" if _lost_worker(end) else "the ranks lost each other"
+    words = f"{start}: rank {end.rank} of {world} raised {end.raised.type}: {end.raised.message}".rstrip(": ")
     return Verdict("fault", words, end.raised.traceback, EXIT_FAILED)
 
 
@@ -151,6 +153,11 @@ def _orderly(ends: Sequence[RankEnd], world: int) -> Verdict:
         return Verdict("finished")
     ended = next(end for end in ends if end.status != 0)
     return Verdict("fault", f"rank {ended.rank} of {world} did not end by itself", exit_code=EXIT_FAILED)
+
+
+def _lost_worker(end: RankEnd) -> bool:
+    assert end.raised is not None
+    return end.raised.lost_worker or _mentions(end, _WORKER_KILLED)
 
 
 def _mentions(end: RankEnd, phrases: Sequence[str]) -> bool:

@@ -8,8 +8,8 @@ from selfsched.core.events import Left, RankRaised, RankRefused
 from selfsched.elastic.verdict import RankEnd, judge
 
 
-def raised(rank: int, message: str = "boom", kind: str = "ValueError", *, oom: bool = False) -> RankRaised:
-    return RankRaised(rank=rank, type=kind, message=message, traceback="Traceback", out_of_memory=oom)
+def raised(rank: int, message: str = "boom", kind: str = "ValueError", **more: bool) -> RankRaised:
+    return RankRaised(rank=rank, type=kind, message=message, traceback="Traceback", **more)
 
 
 LOST = "[gloo] Connection closed by peer [127.0.0.1]:4242"
@@ -35,7 +35,7 @@ CASES = {
         "failed", "rank 1 of 2 raised ValueError: boom", 1,
     ),
     "memory of a device runs out": (
-        [RankEnd(0, 1, raised=raised(0, "CUDA out of memory", "OutOfMemoryError", oom=True))],
+        [RankEnd(0, 1, raised=raised(0, "CUDA out of memory", "OutOfMemoryError", out_of_memory=True))],
         "failed", "rank 0 of 1 raised out of memory: OutOfMemoryError: CUDA out of memory", 1,
     ),
     "a rank dies and the other loses it": (
@@ -53,7 +53,12 @@ CASES = {
     ),
     "a loader's worker is killed": (
         [RankEnd(0, 1, raised=raised(0, KILLED, "RuntimeError"))],
-        "fault", f"rank 0 of 1 raised RuntimeError: {KILLED}", 1,
+        "fault", f"a loader's worker died: rank 0 of 1 raised RuntimeError: {KILLED}".rstrip(), 1,
+    ),
+    "a loader's worker is gone before its batch is fetched, and the other rank loses this one": (
+        [RankEnd(0, 1, raised=raised(0, LOST, "RuntimeError")),
+         RankEnd(1, 1, raised=raised(1, "", "EOFError", lost_worker=True))],
+        "fault", "a loader's worker died: rank 1 of 2 raised EOFError", 1,
     ),
     "a program catches what its fit raised": ([RankEnd(0, 0, raised=raised(0))], "finished", "", 0),
     "no process could be started": ([], "fault", "no rank could be started", 1),
